@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from dycl_tvm.hcfg.sizes import Dim
+    from dycl_tvm.quantization import Quantized, quantize
     from dycl_tvm.runtime import Module, load
 
 _HOME = {
@@ -52,6 +53,8 @@ _HOME = {
     "stage": "dycl_tvm.build",
     "register_operator": "dycl_tvm.compile.register",
     "TensorSpec": "dycl_tvm.build",
+    "quantize": "dycl_tvm.quantization",
+    "Quantized": "dycl_tvm.quantization",
     "Dim": "dycl_tvm.hcfg.sizes",
     "Artifact": "dycl_tvm.artifact",
     "Report": "dycl_tvm.artifact",
@@ -89,6 +92,7 @@ __all__ = [
     "InvariantError",
     "Module",
     "PathExplosionError",
+    "Quantized",
     "Report",
     "RunError",
     "StagingLimitError",
@@ -101,6 +105,7 @@ __all__ = [
     "bound",
     "build",
     "load",
+    "quantize",
     "register_operator",
     "serve",
     "stage",

@@ -13,8 +13,9 @@ from dycl_tvm.compile import Accuracy
 from dycl_tvm.example_inputs import TensorSpec, written_sizes
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_target
+from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_staged, check_target
 from dycl_tvm.progress import Phases, ProgressLike
+from dycl_tvm.quantization import Quantized
 from dycl_tvm.staging import StagingOptions, example_call, stage_model
 from dycl_tvm.target import TargetLike
 from dycl_tvm.verify import Level
@@ -62,10 +63,11 @@ def build(
 
     Parameters
     ----------
-    model : nn.Module, bound method of one, function, torch.export.ExportedProgram, ONNX model
+    model : nn.Module, bound method of one, function, torch.export.ExportedProgram, ONNX model, Quantized
         Its ``forward`` may branch and loop on tensor values. The source is neither edited nor annotated; the weights
         are those of the moment of the call. An exported program brings its control flow as ``torch.cond`` and its like, and
-        its example inputs. An ONNX model is a path that ends in ``.onnx``, or a ``ModelProto``; it needs no example inputs.
+        its example inputs. An ONNX model is a path that ends in ``.onnx``, or a ``ModelProto``; it needs no example inputs,
+        and neither does what :func:`dycl_tvm.quantize` returns.
     example_inputs : tuple, or a single tensor
         Positional arguments of the shapes and dtypes that the artefact will take: tensors, NumPy arrays,
         :class:`TensorSpec`, ``torch.empty(..., device="meta")``, Python numbers, and tuples, lists and dicts of them.
@@ -184,12 +186,20 @@ def build(
     }
     if str(machine.target.kind) == "cuda":
         staging["device"] = "cuda"
-    graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
+    if isinstance(model, Quantized):  # staged before it was quantised
+        check_staged(example_inputs, example_kwargs, input_shapes, input_values, dynamic_shapes)
+        graph, call = model.graph(), model.example
+    else:
+        graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
+        call = example_call(model, example_inputs, example_kwargs, input_shapes)
 
-    # the model in eager against its graph
+    # the model in eager against its graph; a quantised network is its graph
     proof = Proof(verify, graph, phases, staging)
-    call = example_call(model, example_inputs, example_kwargs, input_shapes)
-    proof.of_control(model, call, input_values, graph, open_signs)
+    proof.of_control(None if isinstance(model, Quantized) else model, call, input_values, graph, open_signs)
+
+    # from here on sums of quantised numbers are those of integers: another rounding, which quantisation shows (docs/quantization.md)
+    if passes.quantised(graph, disable_passes):
+        proof.of_another_rounding(graph)
 
     # the passes: a smaller graph, of calls of sub-DNNs
     stats = simplify(graph, disable_passes, phases)

@@ -86,6 +86,18 @@ def check_passes(disabled: Collection[str]) -> None:
             raise UsageError(f"there is no pass {pass_name!r} that could be left out; there are {', '.join(known)}")
 
 
+def check_staged(*given: object) -> None:
+    """Refuse what was decided when a network was staged.
+
+    Raises
+    ------
+    UsageError
+        If anything is given.
+    """
+    if any(option is not None for option in given):
+        raise UsageError("a quantised network has its inputs and their sizes: give them to quantize, and only the network to build")
+
+
 def check_level(verify: str) -> None:
     """Refuse what says nothing about how far a build proves itself.
 

@@ -10,11 +10,11 @@ Function = Callable[..., Any]
 
 
 def registers(table: dict[str, Function]) -> Callable[..., Callable[[Function], Function]]:
-    """Return a decorator that puts a function into a table, under the names of ATen overloads (``add.Tensor``) or ``prims.`` operators."""
+    """Return a decorator that puts a function into a table, under the names of ATen overloads (``add.Tensor``), or whole names."""
 
     def named(*names: str) -> Callable[[Function], Function]:
         def register(fn: Function) -> Function:
-            table.update({name if name.startswith("prims.") else f"aten.{name}": fn for name in names})
+            table.update({name if name.count(".") == 2 else f"aten.{name}": fn for name in names})
             return fn
 
         return register

@@ -24,13 +24,19 @@ _MOST_DECISIONS = 4096
 class InterpretedModule:
     """A network run by the reference interpreter, with its state between calls. Made by :meth:`HCFG.interpret`.
 
+    Parameters
+    ----------
+    graph : HCFG
+    watcher : Watcher, optional
+        Hears what runs, see :class:`dycl_tvm.hcfg.interpreter.Watcher`.
+
     Attributes
     ----------
     graph : HCFG
     """
 
-    def __init__(self, graph: HCFG) -> None:
-        self.graph = graph
+    def __init__(self, graph: HCFG, watcher: Watcher | None = None) -> None:
+        self.graph, self._watcher = graph, watcher or Watcher()
         self._numbers = {b: k for k, b in enumerate(b for b in graph.blocks if isinstance(b.terminator, (Branch, Switch)))}
         self.reset()
 
@@ -50,7 +56,7 @@ class InterpretedModule:
         """
         self._path = Path(None, None, ())
         leaves = [x.detach() if isinstance(x, torch.Tensor) else x for x in self._leaves(args, kwargs)]
-        steps = _Steps()
+        steps = _Steps(self._watcher)
         try:
             result, _ = interpret(self.graph, leaves, self._state, watcher=steps)
         except Exception:
@@ -138,11 +144,16 @@ def _range_of(t: torch.Tensor) -> tuple[int, int]:
 
 
 class _Steps(Watcher):
-    def __init__(self) -> None:
+    """The edges of a run, of which another watcher hears too."""
+
+    def __init__(self, other: Watcher) -> None:
         self.edges: list[tuple[Block, int]] = []
+        self._other = other
+        self.item, self.defined, self.ran = other.item, other.defined, other.ran  # type: ignore[method-assign]
 
     def took(self, block: Block, index: int) -> None:
         self.edges.append((block, index))
+        self._other.took(block, index)
 
 
 def _line(origin: Origin | None) -> SourceLine:

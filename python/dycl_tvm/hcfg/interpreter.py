@@ -11,14 +11,15 @@ import functools
 import operator
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws
-import dycl_tvm.hcfg.orders  # noqa: F401  (their operators become PyTorch's)
+import dycl_tvm.hcfg.orders
+import dycl_tvm.hcfg.quantized  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.clocks import read_clock
 from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate
@@ -75,6 +76,12 @@ class Watcher:
     def took(self, block: Block, index: int) -> None:
         """Hear by which edge a block is left."""
 
+    def defined(self, value: Value, datum: Datum) -> None:
+        """Hear what a value is: an input, a block's parameter, or the result of an operation outside of sub-DNNs."""
+
+    def ran(self, step: TensorOp, frame: Mapping[Value, Datum], results: Sequence[Datum]) -> None:
+        """Hear of a tensor operation that ran, the values that it could read, and what it gave."""
+
 
 def interpret(
     graph: HCFG,
@@ -123,6 +130,8 @@ def interpret(
     frame: dict[Value, Datum] = {}
     for param, arg in zip(graph.entry.params, args):
         frame[param] = _accept(param, arg)
+        if watcher is not None:
+            watcher.defined(param, frame[param])
     path: Path = []
     block = graph.entry
     with torch.no_grad():
@@ -140,6 +149,9 @@ def interpret(
                 watcher.took(block, index)
             moved = [_read(frame, a) for a in edge.args]  # all read before any is written: the moves are parallel
             frame.update(zip(edge.target.params, moved, strict=True))
+            if watcher is not None:
+                for param, datum in zip(edge.target.params, moved):
+                    watcher.defined(param, datum)
             block = edge.target
     raise RuntimeError(f"{graph.name} did not return within {max_blocks} blocks")
 
@@ -175,6 +187,10 @@ def run_step(step: Step, frame: dict[Value, Datum], counts: Counter[str] | None 
     for result, tensor in zip(step.outputs, results, strict=True):
         if result is not None and tensor is not None:
             frame[result] = tensor
+            if watcher is not None:
+                watcher.defined(result, tensor)
+    if watcher is not None:
+        watcher.ran(step, frame, results)
 
 
 #: What PyTorch does by a mark on the tensor, and how it is done at once: values of the graph are what they stand for.

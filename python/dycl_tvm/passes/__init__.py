@@ -18,6 +18,7 @@ from dycl_tvm.passes.decided_joins import decided_joins
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
 from dycl_tvm.passes.index_as_data import index_as_data
+from dycl_tvm.passes.integer_products import integer_products
 from dycl_tvm.passes.jump_threading import jump_threading
 from dycl_tvm.passes.merge_blocks import merge_blocks
 from dycl_tvm.passes.outline import outline
@@ -29,6 +30,7 @@ Pass = Callable[[HCFG], int]
 
 #: The passes in their order. All but the last run again until none of them finds anything.
 PASSES: list[tuple[str, Pass]] = [
+    ("integer_products", integer_products),
     ("block_parameters", block_parameters),
     ("identity_elimination", identity_elimination),
     ("constant_propagation", constant_propagation),
@@ -45,10 +47,12 @@ PASSES: list[tuple[str, Pass]] = [
     ("outline", outline),
 ]
 
+#: Those that round otherwise than the graph before them, in ways that results may show.
+_OTHER_ROUNDING = ("integer_products",)
 #: Bound on the rounds; each round after the first only follows up what the round before made possible.
 MAX_ROUNDS = 16
 
-__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "run_passes"]
+__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "quantised", "run_passes"]
 
 
 @dataclass
@@ -73,7 +77,13 @@ class PassStats:
     rounds: int = 0
 
 
-def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
+def quantised(graph: HCFG, disabled: Collection[str] = ()) -> int:
+    """Make integer arithmetic of the quantised layers of a graph, in place; return how many operations changed."""
+    stats = PassStats()
+    return sum(_run(graph, name, fn, stats) for name, fn in PASSES if name in _OTHER_ROUNDING and name not in disabled)
+
+
+def run_passes(graph: HCFG, disabled: Collection[str] = (), outlined: bool = True) -> PassStats:
     """Run the passes on a graph, in place, with the verifier before the first and after each one that changes something.
 
     Parameters
@@ -82,6 +92,8 @@ def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
         As the front end emits it, with tensor and host operations.
     disabled : collection of str
         Names of passes to leave out (for ablations). ``outline`` cannot be left out.
+    outlined : bool
+        False leaves single operations, for further passes.
 
     Raises
     ------
@@ -103,7 +115,8 @@ def run_passes(graph: HCFG, disabled: Collection[str] = ()) -> PassStats:
         changed = False
         for name, fn in active:
             changed = bool(_run(graph, name, fn, stats)) or changed
-    _run(graph, *PASSES[-1], stats)
+    if outlined:
+        _run(graph, *PASSES[-1], stats)
     return stats
 
 

@@ -33,6 +33,7 @@ from dycl_tvm.hcfg.nodes import (
     rewrite_terminator,
     terminator_operands,
 )
+from dycl_tvm.hcfg.quantized import is_dequantize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.passes.rewrite import freeze, is_pure, replacer, substitute
 
@@ -74,8 +75,8 @@ def constant_propagation(graph: HCFG) -> int:
 def _fold_tensor_op(step: TensorOp, mapping: dict[Value, Operand], memo: dict[Any, list[Constant | None]]) -> bool:
     operands = step.operands()
     by_type = step.op.split(".")[1] in _BY_TYPE
-    if not by_type and not all(isinstance(v, Constant) for v in operands):
-        return False
+    if (not by_type and not all(isinstance(v, Constant) for v in operands)) or is_dequantize(step.op):
+        return False  # quantised weights stay what they are; their dequantised form is computed when kernels are
     limit = max(MAX_BYTES, GROWTH * _bytes(v for v in set(operands) if isinstance(v, Constant)))
     if _bytes(step.results()) > limit or not is_pure(step) or is_of_device(step.op, _most_elements(step)):
         return False

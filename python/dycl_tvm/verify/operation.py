@@ -91,7 +91,7 @@ class Operation:
             raise Undefined(f"{self.op.op}: PyTorch gives of NaN what lies in memory")
         try:
             result = self._function(*in_rows(self.op.op, args), **kwargs)
-        except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
+        except (RuntimeError, IndexError, ValueError, NotImplementedError, AssertionError) as error:
             if self._own or self.op.op.startswith("aten."):
                 raise Undefined(f"{self.op.op}: {error}") from None
             self._narrow = Operation(self.op, None)

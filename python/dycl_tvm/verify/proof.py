@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.compile import Lowered
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.vectors import BY_RULE, chosen, places_of
@@ -19,7 +20,6 @@ from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.budget import BuildBudget
 from dycl_tvm.verify.certificate import Certificate, Control, Kernels, Level, Passes
 from dycl_tvm.verify.compiled import check_compiled
-from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.open_vectors import check_any_vectors, note, refuse
 from dycl_tvm.verify.passes import check_passes
@@ -63,11 +63,16 @@ class Proof:
         self._passes: Passes | None = None
         self._kernels: Kernels | None = None
 
-    def of_control(self, model: Any, call: Call | None, input_values: Mapping[str, Any] | None, graph: HCFG, open_signs: bool) -> None:
-        """Compare the model with the graph; with all vectors that there could be, unless their signs are accepted as they come."""
+    def of_control(
+        self, model: Any | None, call: Call | None, input_values: Mapping[str, Any] | None, graph: HCFG, open_signs: bool
+    ) -> None:
+        """Compare the model with the graph; with all vectors that there could be, unless their signs are accepted as they come.
+
+        Without a model the graph itself is what is compiled.
+        """
         self._call = call
         places = places_of(graph)
-        if self._staged is not None:
+        if self._staged is not None and model is not None:
 
             def check() -> Control:
                 return check_model(
@@ -84,8 +89,13 @@ class Proof:
             with self._phases.phase("verify", "the model against its graph"), _one_thread():
                 self._control = check_any_vectors(places, check) if places and not open_signs else check()
         elif places and not open_signs:
-            refuse(places, "and a build with verify='off' does not find out whether the result depends on them")
+            refuse(places, "and a build without its model, or with verify='off', does not find out whether the result depends on them")
         graph.left_out += dict.fromkeys(note(place, not open_signs) for place in places)
+
+    def of_another_rounding(self, graph: HCFG) -> None:
+        """Take a graph, which rounds otherwise than the model in a way that its results may show, for what is compiled from here on."""
+        if self._staged is not None:
+            self._staged = copied_graph(graph)
 
     def of_passes(self, graph: HCFG) -> None:
         """Compare the graph with what the passes made of it."""

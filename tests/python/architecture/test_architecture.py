@@ -42,8 +42,9 @@ ALLOWED: dict[str, set[str]] = {
     "artifact": {"errors", "hcfg", "passes", "compile", "codegen", "progress", "runtime", "target", "onnx_export", "verify"},
     "options": {"errors", "passes", "compile", "codegen", "target", "verify"},
     "staging": {"errors", "hcfg", "frontend", "progress", "example_inputs"},
+    "quantization": {"staging", "hcfg", "passes", "coverage", "errors", "progress"},
     "build": {
-        *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact"),
+        *("options", "staging", "hcfg", "passes", "compile", "codegen", "verify", "artifact", "quantization"),
         *("errors", "garbage", "progress", "target", "example_inputs"),
     },
     "deploy": {"cache", "codegen", "errors", "runtime", "target"},

@@ -15,11 +15,11 @@ import dycl_tvm
 from dycl_tvm.cli.main import main
 from dycl_tvm.errors import InputError, VerificationError
 from dycl_tvm.frontend.python import stage as stage_python
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.digest import digest
 from dycl_tvm.hcfg.nodes import Branch, TensorOp
 from dycl_tvm.hcfg.sizes import Dim
 from dycl_tvm.passes import run_passes
-from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.staged_with import as_json, from_json
 

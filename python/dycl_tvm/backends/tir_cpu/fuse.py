@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import ALONE, Graph, Node, Var
-from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.match import is_integer
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, PACKED_DTYPES, Epilogue, Tensor
 
 #: Element-wise nodes of one epilogue; an operand that several of them read is written out each time.
 _LONGEST = 12
@@ -33,12 +34,15 @@ def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
     """Return the longest run of followers after which only the last result is read from outside."""
     assert node.output is not None
     shape, dtype = node.output.tensor.shape, node.output.tensor.dtype
+    quantised = is_integer(node) or node.anchor == "tir"  # kernels whose results may have another type than what they compute
     inside: dict[Var, None] = {node.output: None}
     taken: list[Node] = []
     best: list[Node] = []
     while len(taken) < _LONGEST:
         candidates = [u for v in inside for u in v.users if u not in taken]
-        following = next((u for u in candidates if _fits(u, shape, dtype) and _ready(u, inside, node, position)), None)
+        following = next(
+            (u for u in candidates if _fits(u, shape, None if quantised else dtype) and _ready(u, inside, node, position)), None
+        )
         if following is None or any(v.is_result for v in inside):
             break
         assert following.output is not None
@@ -50,12 +54,15 @@ def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
     return best
 
 
-def _fits(node: Node, shape: tuple[int, ...], dtype: str) -> bool:
+def _fits(node: Node, shape: tuple[int, ...], dtype: str | None) -> bool:
+    """Whether a node may be part of an epilogue; ``dtype`` is the one type that its tensors must have, None if they may have others."""
     if node.elementwise is None or node.host is not None or node.output is None or node.output.constant:
         return False
-    if node.output.tensor.shape != shape or node.output.tensor.dtype != dtype:
+    if node.output.tensor.shape != shape:
         return False
-    return all(i.tensor.dtype == dtype for i in node.inputs)
+    if dtype is None:
+        return all(v.tensor.dtype in PACKED_DTYPES for v in (node.output, *node.inputs))
+    return all(v.tensor.dtype == dtype for v in (node.output, *node.inputs))
 
 
 def _ready(node: Node, inside: dict[Var, None], anchor: Node, position: Mapping[int, int]) -> bool:

@@ -20,7 +20,7 @@ from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, chan
 from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.reading.stages import transposes
 from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
-from dycl_tvm.backends.tir_cpu.words.workload import Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import PACKED_DTYPES, Epilogue, Tensor
 
 #: Operators that the families take as they are.
 ANCHORS = (
@@ -45,7 +45,7 @@ class Var:
     @property
     def packable(self) -> bool:
         """Whether the tensor may have a packed layout."""
-        return len(self.tensor.shape) >= 3 and self.tensor.shape[1] > 1 and self.tensor.dtype == "float32" and not self.constant
+        return len(self.tensor.shape) >= 3 and self.tensor.shape[1] > 1 and self.tensor.dtype in PACKED_DTYPES and not self.constant
 
 
 @dataclass(eq=False)

@@ -100,10 +100,19 @@ class Kernels:
 
     def _concatenation(self, node: Node) -> bool:
         """Whether a node joins images along their channels, in whole blocks."""
-        if node.anchor != "relax.concat" or node.output is None or not node.output.packable or not all(v.packable for v in node.inputs):
+        if (
+            node.anchor != "relax.concat"
+            or node.output is None
+            or not node.output.packable
+            or node.output.tensor.dtype != "float32"
+            or not all(v.packable for v in node.inputs)
+        ):
             return False
         lanes = self.machine.lanes
-        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.output.tensor.shape, block=lanes)
+        parts, y = (
+            [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs],
+            Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes),
+        )
         return int(node.value.attrs.axis) == 1 and len(parts) == len(node.value.args[0].fields) and concat.takes(parts, y)
 
     # -- emission ------------------------------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ class Kernels:
         assert op is not None and node.output is not None
         lanes = self.machine.lanes
         inputs = [Tensor(v.tensor.shape, v.tensor.dtype, lanes if v.packable else 1) for v in node.inputs]
-        y = Tensor(node.output.tensor.shape, node.output.tensor.dtype, lanes if node.output.packable else 1)
+        y = Tensor(node.output.tensor.shape, node.last.tensor.dtype, lanes if node.output.packable else 1)
         operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]

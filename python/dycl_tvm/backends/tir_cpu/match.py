@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D, Dense, DTypes, Tensor
 
 #: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
 FEW_CHANNELS = 4
@@ -19,7 +19,8 @@ def conv_work(node: Node, lanes: int) -> Conv2D | None:
         return None
     x, w = node.inputs
     attrs: Any = node.value.attrs
-    if not w.constant or x.constant or x.tensor.dtype != "float32" or str(attrs.data_layout) not in ("NCHW", "NCW"):
+    integers = is_integer(node)
+    if not w.constant or x.constant or not (integers or x.tensor.dtype == "float32") or str(attrs.data_layout) not in ("NCHW", "NCW"):
         return None
     one_d = node.anchor == "relax.nn.conv1d"
     stride, padding, dilation = ([int(v) for v in getattr(attrs, a)] for a in ("strides", "padding", "dilation"))
@@ -28,16 +29,24 @@ def conv_work(node: Node, lanes: int) -> Conv2D | None:
         padding = [0, padding[0], 0, padding[1]]
     shape, out = image_shape(x.tensor.shape), image_shape(node.output.tensor.shape)
     kernel = w.tensor.shape[2:] if not one_d else (1, *w.tensor.shape[2:])
-    few = shape[1] <= FEW_CHANNELS and not (int(attrs.groups) == shape[1] == out[1] > 1)  # depthwise kernels read vectors
+    few = not integers and shape[1] <= FEW_CHANNELS and not (int(attrs.groups) == shape[1] == out[1] > 1)  # depthwise kernels read vectors
     return Conv2D(
-        Tensor(shape, "float32", 1 if few else lanes),
-        Tensor(out, "float32", lanes),
+        Tensor(shape, x.tensor.dtype, 1 if few else lanes),
+        Tensor(out, node.last.tensor.dtype if integers else "float32", lanes),
         (kernel[0], kernel[1]),
         (stride[0], stride[1]),
         (padding[0], padding[1], padding[2], padding[3]),
         (dilation[0], dilation[1]),
         int(attrs.groups),
+        *(("int8", "int32") if integers else ("float32", "float32")),
     )
+
+
+def is_integer(node: Node) -> bool:
+    """Whether a convolution or product sums products of uint8 and int8 in int32."""
+    if node.output is None or len(node.inputs) != 2 or node.output.tensor.dtype != "int32":
+        return False
+    return (node.inputs[0].tensor.dtype, node.inputs[1].tensor.dtype) == ("uint8", "int8")
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,16 +68,22 @@ def dense_work(node: Node) -> Dense | None:
     """
     if is_product(node):
         x, w = node.inputs
-        if not w.constant or x.constant or x.tensor.dtype != "float32":
+        if not w.constant or x.constant or not (is_integer(node) or x.tensor.dtype == "float32"):
             return None
-        return Dense(1, x.tensor.shape[0], w.tensor.shape[0], w.tensor.shape[1])
+        return _dense(node, x.tensor.shape[0], w.tensor.shape[0], w.tensor.shape[1])
     if node.anchor != "relax.matmul" or len(node.inputs) != 2 or node.output is None:
         return None
     x, w = node.inputs
-    if not w.constant or x.constant or x.tensor.dtype != "float32" or w.tensor.dtype != "float32" or len(w.tensor.shape) != 2:
+    if not w.constant or x.constant or len(w.tensor.shape) != 2:
+        return None
+    if not is_integer(node) and {x.tensor.dtype, w.tensor.dtype} != {"float32"}:
         return None
     k, n = w.tensor.shape
-    return Dense(1, math.prod(x.tensor.shape[:-1]), n, k)
+    return _dense(node, math.prod(x.tensor.shape[:-1]), n, k)
+
+
+def _dense(node: Node, m: int, n: int, k: int) -> Dense:
+    return Dense(1, m, n, k, dtypes=DTypes("uint8", "int8", "int32", node.last.tensor.dtype) if is_integer(node) else FLOAT32)
 
 
 def matmul_work(node: Node) -> Dense | None:

@@ -20,6 +20,7 @@ FAMILIES = frozenset(
         "depthwise",
         "direct",
         "grouped",
+        "int8",
         "matmul",
         "normalisation",
         "reduction",

@@ -22,6 +22,9 @@ from dycl_tvm.backends.tir_cpu.families import (
     dense_blocked,
     depthwise,
     grouped,
+    int8_conv,
+    int8_dense,
+    int8_depthwise,
 )
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
@@ -36,8 +39,16 @@ CONVOLUTIONS: tuple[Family[Conv2D, Any], ...] = (
     grouped.FAMILY,
     bf16_conv.FAMILY,
     amx_conv.FAMILY,
+    int8_conv.FAMILY,
+    int8_depthwise.FAMILY,
 )
-PRODUCTS: tuple[Family[Dense, Any], ...] = (dense.FAMILY, dense_blocked.FAMILY, bf16_dense.FAMILY, amx_dense.FAMILY)
+PRODUCTS: tuple[Family[Dense, Any], ...] = (
+    dense.FAMILY,
+    dense_blocked.FAMILY,
+    bf16_dense.FAMILY,
+    amx_dense.FAMILY,
+    int8_dense.FAMILY,
+)
 
 #: The types that factors may be rounded to, beside their own.
 _ROUNDED: dict[Accuracy, tuple[str, ...]] = {"bf16": ("bfloat16",), "bf16x3": ("bfloat16x3",)}

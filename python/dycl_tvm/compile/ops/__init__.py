@@ -19,6 +19,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     philox,
     polynomials,
     pooling,
+    quantized,
     random,
     reduction,
     resize,

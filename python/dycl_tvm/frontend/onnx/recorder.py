@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.onnx.values import DTYPE_NAMES, Cause, NeedsValue, Symbol, causes_of, is_runtime, symbol, tensor_type
 from dycl_tvm.hcfg.nodes import Block, Constant, HostOp, Operand, Origin, TensorOp, Value
+from dycl_tvm.hcfg.quantized import is_dequantize
 from dycl_tvm.hcfg.types import BOOL, INT, ScalarType, TensorType
 
 aten = torch.ops.aten
@@ -104,7 +105,7 @@ class Recorder(TorchDispatchMode):
             )
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = [a for a in leaves if isinstance(a, torch.Tensor)]
-        if not any(is_runtime(t) for t in tensors):
+        if not any(is_runtime(t) for t in tensors) and not is_dequantize(_name(func)):
             return self._constant(func, args, kwargs, leaves, tensors)
         if func is aten._local_scalar_dense.default:
             raise self.needs_value("a number that a shape or attribute follows from", *tensors)

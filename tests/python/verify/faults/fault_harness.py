@@ -36,6 +36,7 @@ from dycl_tvm import codegen, compile
 from dycl_tvm.build import simplify
 from dycl_tvm.compare import difference
 from dycl_tvm.errors import InvariantError, RunError, VerificationError
+from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.progress import Phases
@@ -43,7 +44,6 @@ from dycl_tvm.runtime.structure import flatten_call
 from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
 from dycl_tvm.verify.dispatcher import Dispatcher
-from dycl_tvm.verify.graphs import copied_graph
 from dycl_tvm.verify.proof import Proof
 
 Inputs = Sequence[tuple[Any, ...]]

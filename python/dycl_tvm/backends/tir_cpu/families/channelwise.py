@@ -234,7 +234,7 @@ class _Emitter:
                 index = [self.n, self.cb, *spatial]
                 store(self.out, [*index, lane], finish(self.epilogue, self.operands, self.y, value, index, lane))
             return
-        block = T.alloc_buffer((self.lanes,), self.y.dtype)
+        block = T.alloc_buffer((self.lanes,), self.op.y.dtype)
         with T.vectorized(zero, _int64(self.lanes)) as lane:
             store(block, [lane], self._element(self.op.value, point, lane, None if total is None else total(lane)))
         exact = self.channels % self.lanes == 0

@@ -38,11 +38,12 @@ class Depthwise:
 
     def plans(self, work: Conv2D, machine: Machine) -> list[DepthwisePlan]:
         """Return tiles of columns. One output channel an input channel; input and output packed by the machine's lanes."""
-        channels = work.x.shape[1]
-        if work.groups != channels or work.y.shape[1] != channels or {work.x.block, work.y.block} != {machine.lanes}:
+        if not is_depthwise(work, machine) or work.dtypes != FLOAT32:
             return []
-        if work.dtypes != FLOAT32:
-            return []
+        return self.tiled(work, machine)
+
+    def tiled(self, work: Conv2D, machine: Machine) -> list[DepthwisePlan]:
+        """Return tiles of columns, best estimate first."""
         columns = work.y.shape[3]
         widths = {-(-columns // -(-columns // most)) for most in (4, 8, 12) if most <= machine.registers - 4}
         plans = [DepthwisePlan(self._seconds(work, w, machine), w) for w in widths]
@@ -63,12 +64,11 @@ class Depthwise:
 
     def kernel(self, work: Conv2D, plan: DepthwisePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
-        filters = Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
-        return channelwise.kernel(_operator(work), [work.x, filters, work.y], machine, epilogue, plan.tile)
+        return channelwise.kernel(_operator(work), [work.x, self.packed(work, plan, machine), work.y], machine, epilogue, plan.tile)
 
     def packed(self, work: Conv2D, plan: DepthwisePlan, machine: Machine) -> Tensor:
         """Return the shape of the packed weights."""
-        return Tensor((1, work.x.shape[1], *work.kernel), block=machine.lanes)
+        return Tensor((1, work.x.shape[1], *work.kernel), work.weights, machine.lanes)
 
     def pack(self, work: Conv2D, plan: DepthwisePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights, packed weights)."""
@@ -79,17 +79,24 @@ class Depthwise:
             with T.grid(blocks, kh, kw, lanes) as (cb, i, j, lane):
                 channel = cb * lanes + lane
                 value = w[tirx.min(channel, channels - 1), 0, i, j]
-                store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, "float32")))
+                store(packed, [0, cb, i, j, lane], tirx.if_then_else(channel < channels, value, tirx.const(0, work.weights)))
 
-        shapes = [("w", work.weight_shape, "float32"), ("packed", self.packed(work, plan, machine).physical, "float32")]
+        shapes = [("w", work.weight_shape, work.weights), ("packed", self.packed(work, plan, machine).physical, work.weights)]
         return prim_func(shapes, body)
 
 
 FAMILY = Depthwise()
 
 
+def is_depthwise(work: Conv2D, machine: Machine) -> bool:
+    """Whether a packed convolution has one output channel an input channel."""
+    channels = work.x.shape[1]
+    return work.groups == channels == work.y.shape[1] and {work.x.block, work.y.block} == {machine.lanes}
+
+
 def _operator(work: Conv2D) -> ChannelwiseOp:
     """Return the convolution as a reduction of x[n, c, h * stride + i * dilation - pad, ...] * w[0, c, i, j] over i and j."""
+    weights, sums = work.weights, work.accumulator
 
     def axis(name: str) -> Any:
         return Var(name, "int64")
@@ -99,8 +106,8 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
 
     n, c, h, w = (axis(a) for a in "nchw")
     taps = (axis("i"), axis("j"))
-    x = tirx.decl_buffer(work.x.shape, "float32", "x")
-    filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), "float32", "w")
+    x = tirx.decl_buffer(work.x.shape, work.x.dtype, "x")
+    filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), weights, "w")
     at = [
         v * int64(s) + tap * int64(d) - int64(p)
         for v, tap, s, d, p in zip((h, w), taps, work.stride, work.dilation, (work.padding[0], work.padding[1]))
@@ -111,8 +118,10 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
     ):
         guard += [index >= int64(0)] if p > 0 else []
         guard += [index < int64(size)] if (out - 1) * s + (k - 1) * d - p >= size else []
-    total, item, result = Var("total", "float32"), Var("item", "float32"), Var("result", "float32")
-    element = x[n, c, at[0], at[1]] * filters[int64(0), c, taps[0], taps[1]]
-    reduction = Reduction(taps, work.kernel, tirx.const(0, "float32"), element, tuple(guard), total, item, total + item)
-    inputs = (Tensor(work.x.shape), Tensor((1, work.x.shape[1], *work.kernel)))
-    return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)
+    total, item, result = (Var(name, sums) for name in ("total", "item", "result"))
+    factors = x[n, c, at[0], at[1]], filters[int64(0), c, taps[0], taps[1]]
+    left, right = (f if str(f.ty.dtype) == sums else f.astype(sums) for f in factors)
+    element = left * right
+    reduction = Reduction(taps, work.kernel, tirx.const(0, sums), element, tuple(guard), total, item, total + item)
+    inputs = (Tensor(work.x.shape, work.x.dtype), Tensor((1, work.x.shape[1], *work.kernel), weights))
+    return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape, sums), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)

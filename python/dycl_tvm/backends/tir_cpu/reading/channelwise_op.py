@@ -13,7 +13,7 @@ from tvm.ir.expr import TensorLoad, Var
 
 from dycl_tvm.backends.tir_cpu.reading.ranges import branches, conjunction, is_conditional
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
-from dycl_tvm.backends.tir_cpu.words.workload import Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import PACKED_DTYPES, Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:
         return None
     *params, last = fn.params
     final = stages[-1]
-    if not final.out.same_as(last) or len(final.axes) < 2 or final.extents[1] < 2 or str(last.dtype) != "float32":
+    if not final.out.same_as(last) or len(final.axes) < 2 or final.extents[1] < 2 or str(last.dtype) not in PACKED_DTYPES:
         return None
     result = Var("result", str(stages[0].out.dtype))
     reduction, value = None, final.value

@@ -43,6 +43,8 @@ class Machine:
         Whether the CPU has bf16 tiles.
     bf16 : bool
         Whether the CPU has AVX512-BF16: sums of products of bfloat16 pairs.
+    vnni : bool
+        Whether the CPU has sums of products of 8-bit integers, for whole vectors.
     """
 
     isa: str
@@ -57,6 +59,7 @@ class Machine:
     launch: float = 2e-6
     amx: bool = False
     bf16: bool = False
+    vnni: bool = False
 
     @property
     def lanes(self) -> int:
@@ -85,11 +88,14 @@ def machine_of(target: tvm.target.Target) -> Machine:
     text = f"{cpu} {' '.join(str(a) for a in target.attrs.get('mattr', []))}"
     if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
         return _MACHINES["neon"]
+    has_feature = tvm_ffi.get_global_func("target.target_has_feature")
     if _AVX512.search(text):
-        has_feature = tvm_ffi.get_global_func("target.target_has_feature")
         return replace(
             _MACHINES["avx512"],
             amx=bool(has_feature("amx-bf16", target)),
             bf16=bool(has_feature("avx512bf16", target)),
+            vnni=bool(has_feature("avx512vnni", target)),
         )
-    return _MACHINES["avx2" if _AVX2.search(text) else "sse"]
+    if _AVX2.search(text):
+        return replace(_MACHINES["avx2"], vnni=bool(has_feature("avxvnni", target)))
+    return _MACHINES["sse"]

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+#: Element types of which there are packed tensors: numbers, quantised ones and their sums.
+PACKED_DTYPES = frozenset(("float32", "uint8", "int8", "int32"))
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 

@@ -9,8 +9,13 @@ import torch
 
 from dycl_tvm.frontend.onnx.node import DTYPES, Node, op
 from dycl_tvm.frontend.onnx.ops.convolution import convolve
+from dycl_tvm.hcfg.quantized import DECOMPOSED
 
 Tensor = torch.Tensor
+
+_torch_ops = getattr(torch.ops, DECOMPOSED)
+#: Types that PyTorch's own operators dequantise exactly.
+_INTEGERS = (torch.int8, torch.uint8, torch.int16)
 
 
 def _spread(node: Node, t: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -54,6 +59,14 @@ def _quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
 def _dequantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     axis = node.attr("axis", 1)
     axis = axis % x.dim() if x.dim() else 0
+    if x.dtype in _INTEGERS and scale.dtype == torch.float32:  # as PyTorch has it, which is what integer kernels are made of
+        low, high = torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max
+        if scale.numel() == 1 and scale.dim() <= 1:
+            point = torch.zeros((), dtype=torch.int32) if zero is None else zero.reshape(()).to(torch.int32)
+            return _torch_ops.dequantize_per_tensor.tensor(x, scale.reshape(()), point, low, high, x.dtype)
+        if scale.dim() == 1:
+            points = None if zero is None else zero.to(torch.int32)
+            return _torch_ops.dequantize_per_channel(x, scale, points, axis, low, high, x.dtype)
     wide = x.to(torch.float32)
     if zero is not None:
         wide = wide - _spread(node, zero, x, axis).to(torch.float32)

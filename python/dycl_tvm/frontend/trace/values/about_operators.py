@@ -14,6 +14,7 @@ from dycl_tvm.frontend.trace.values.layouts import QUESTIONS
 from dycl_tvm.frontend.trace.values.random import is_random
 from dycl_tvm.frontend.trace.values.ranges import RANGED
 from dycl_tvm.frontend.trace.values.tensors import op_name
+from dycl_tvm.hcfg.quantized import is_dequantize
 
 aten = torch.ops.aten
 #: View operators that give several tensors.
@@ -53,6 +54,8 @@ class About:
         Its name in ATen, and that with its overload, which is its name in the HCFG.
     builtin : bool
         Whether it is PyTorch's own.
+    keeps : bool
+        Whether it is recorded of constants too: weights stay quantised, as kernels want them.
     special, fills, indexes, splits, views, composed : bool
         Whether it is no operation of the graph, or may be none; gives a tensor of one number; takes indices; gives several views; one;
         may be recorded as several others.
@@ -62,13 +65,28 @@ class About:
         The arguments that it changes in place: names by positions.
     """
 
-    __slots__ = ("builtin", "composed", "fills", "func", "indexes", "name", "op", "ranged", "special", "splits", "views", "written")
+    __slots__ = (
+        "builtin",
+        "composed",
+        "fills",
+        "func",
+        "indexes",
+        "keeps",
+        "name",
+        "op",
+        "ranged",
+        "special",
+        "splits",
+        "views",
+        "written",
+    )
 
     def __init__(self, func: Any) -> None:
         name = opname(func)
         self.func, self.name, self.op = func, name, op_name(func)
         self.builtin = func.namespace in ("aten", "prims")
         self.ranged = name in RANGED
+        self.keeps = is_dequantize(self.op)
         self.special = func in _NO_OPERATIONS or name in QUESTIONS or is_random(func)
         self.fills, self.indexes = name in FILLS, func in INDEXING
         self.splits, self.views, self.composed = name in _SPLITS, name in _VIEWS, func in COMPOSED

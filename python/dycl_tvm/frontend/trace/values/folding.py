@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -38,14 +38,20 @@ def fold_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], type_: Te
     if key not in known:
         with plainly():
             made = func(*map_leaves(_data, args), **map_leaves(_data, kwargs))
-            known[key] = (constant_of(made), operands)
+            known[key] = (constant_of(made, name_of_folded(operands)), operands)
     constant: Constant = known[key][0]
     return constant
 
 
-def constant_of(t: torch.Tensor) -> Constant:
+def constant_of(t: torch.Tensor, name: str = "") -> Constant:
     """Return the constant of what a tensor holds."""
-    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format))
+    return Constant(tensor_type(t), t.detach().clone(memory_format=torch.contiguous_format), name)
+
+
+def name_of_folded(operands: Iterable[Value]) -> str:
+    """Return what a constant that is computed of others is called: after the one of them that has a name."""
+    names = {v.name.removesuffix(".folded") for v in operands if v.name}
+    return f"{names.pop()}.folded" if len(names) == 1 else ""
 
 
 def made_once(key: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> Constant:

@@ -24,7 +24,16 @@ from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.folding import FILLS, FOLD_LIMIT, absorbed, constant_of, full, is_empty, without_elements
+from dycl_tvm.frontend.trace.values.folding import (
+    FILLS,
+    FOLD_LIMIT,
+    absorbed,
+    constant_of,
+    full,
+    is_empty,
+    name_of_folded,
+    without_elements,
+)
 from dycl_tvm.frontend.trace.values.grown import Grown, refuse_grown, refuse_lengths
 from dycl_tvm.frontend.trace.values.identity import are_one
 from dycl_tvm.frontend.trace.values.in_place import check_in_place, functional_twin
@@ -167,7 +176,7 @@ def _functional(about: About, args: tuple[Any, ...], kwargs: dict[str, Any], ten
     func = about.func
     values = [read(t) if t.numel() else without_elements(read(t)) for t in tensors]
     constants = [v for v in values if isinstance(v, Constant)]
-    if len(constants) == len(values):
+    if len(constants) == len(values) and not about.keeps:
         folded = _fold(func, args, kwargs, constants)
         if folded is not None:
             return folded
@@ -238,7 +247,8 @@ def _fold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], constants: l
             result = func(*map_tensors(lambda _: next(data).data, args), **map_tensors(lambda _: next(data).data, kwargs))
             if metas is None:
                 metas = map_tensors(lambda t: meta_of(tuple(t.shape), t.stride(), t.dtype), result)
-            kept = [_Kept(m, constant_of(t)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
+            name = name_of_folded(constants)
+            kept = [_Kept(m, constant_of(t, name)) if isinstance(t, torch.Tensor) else t for m, t in zip(leaves(metas), leaves(result))]
             if any(id(c) in about.fills for c in constants):
                 about.fills.update({id(k.constant): k.constant for k in kept if isinstance(k, _Kept)})
             rest = iter(kept)

@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Kernels of 8-bit integers: exact on every machine, for the largest sums too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_utils import AVX2, AVX512, Kernel, guarded, pack, unpack, windows
+
+from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise
+from dycl_tvm.backends.tir_cpu.words import int8
+from dycl_tvm.backends.tir_cpu.words.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
+from dycl_tvm.runtime.trailer import cpu_flags
+
+VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
+AVX_VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "alderlake"})
+FLAGS = cpu_flags()
+TARGETS = [
+    pytest.param(AVX2, id="avx2"),
+    pytest.param(AVX512, id="avx512", marks=pytest.mark.skipif("avx512bw" not in FLAGS, reason="this CPU has no AVX-512")),
+    pytest.param(VNNI, id="vnni", marks=pytest.mark.skipif("avx512_vnni" not in FLAGS, reason="this CPU has no VNNI")),
+]
+RUNNABLE = [p.values[0] for p in TARGETS if not p.marks or not p.marks[0].args[0]]
+
+
+def _numbers(low: int, high: int, *shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).integers(low, high + 1, shape).astype(np.uint8 if low == 0 else np.int8)
+
+
+def _dense(batch: int, m: int, n: int, k: int) -> Dense:
+    return Dense(batch, m, n, k, dtypes=DTypes("uint8", "int8", "int32", "int32"))
+
+
+def _check_dense(work: Dense, plan: Any, target: Any, x: Any, w: Any) -> None:
+    machine = machine_of(target)
+    packed = np.zeros(int8_dense.FAMILY.packed(work, plan, machine).physical, np.int8)
+    Kernel(int8_dense.FAMILY.pack(work, plan, machine), target).run(tvm.runtime.tensor(w), packed := tvm.runtime.tensor(packed))
+    y = tvm.runtime.tensor(np.zeros((work.batch, work.m, work.n), np.int32))
+    Kernel(int8_dense.FAMILY.kernel(work, plan, machine), target).run(tvm.runtime.tensor(x), packed, y)
+    np.testing.assert_array_equal(y.numpy(), x.astype(np.int64) @ w.astype(np.int64))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("work", [_dense(1, 1, 2, 3), _dense(1, 1, 70, 130), _dense(3, 7, 33, 40)], ids=str)
+def test_products(work: Dense, target: Any) -> None:
+    plans = int8_dense.FAMILY.plans(work, machine_of(target))
+    assert plans == sorted(plans, key=lambda p: (p.seconds, p.params))
+    x, w = _numbers(0, 255, work.batch, work.m, work.k), _numbers(-128, 127, work.k, work.n)
+    for plan in (plans[0], plans[-1]):
+        _check_dense(work, plan, target, x, w)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_largest_sums_do_not_saturate(target: Any) -> None:
+    work = _dense(1, 2, 16, 64)
+    plan = int8_dense.FAMILY.plans(work, machine_of(target))[0]
+    for weight in (-128, 127):
+        _check_dense(work, plan, target, np.full((1, 2, 64), 255, np.uint8), np.full((64, 16), weight, np.int8))
+
+
+def _check_conv(family: Any, work: Conv2D, plan: Any, target: Any) -> None:
+    machine = machine_of(target)
+    x, w = _numbers(0, 255, *work.x.shape), _numbers(-128, 127, *work.weight_shape)
+    packed = tvm.runtime.tensor(np.zeros(family.packed(work, plan, machine).physical, np.int8))
+    Kernel(family.pack(work, plan, machine), target).run(tvm.runtime.tensor(w), packed)
+    y = np.full(work.y.physical, 99, np.int32)
+    kernel = Kernel(family.kernel(work, plan, machine), target)
+    made = tvm.runtime.tensor(y)
+    for at_end in (False, True):
+        kernel.run(tvm.runtime.from_dlpack(guarded(pack(x, work.x.block), at_end)), packed, made)
+    top, left, bottom, right = work.padding
+    wide = torch.nn.functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom))
+    expected = torch.conv2d(wide, torch.from_numpy(w).double(), None, work.stride, 0, work.dilation, work.groups)
+    np.testing.assert_array_equal(unpack(made.numpy(), work.y), expected.numpy().astype(np.int32))
+
+
+def _conv(target: Any, n: int, c: int, o: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, groups: int) -> Conv2D:
+    lanes = machine_of(target).lanes
+    out = [
+        (s + padding[k] + padding[k + 2] - dilation * (kernel[k] - 1) - 1) // stride[k] + 1 for k, s in enumerate(size)
+    ]  # fmt: skip
+    x, y = Tensor((n, c, *size), "uint8", lanes), Tensor((n, o, *out), "int32", lanes)
+    return Conv2D(x, y, kernel, stride, padding, (dilation, dilation), groups, "int8", "int32")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_convolutions(target: Any) -> None:
+    for work in (
+        _conv(target, 1, 3, 20, (9, 11), (3, 3), (2, 2), (1, 1, 1, 1), 1, 1),
+        _conv(target, 2, 40, 33, (7, 7), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1),
+        _conv(target, 1, 64, 32, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1, 2),
+    ):
+        plans = int8_conv.FAMILY.plans(work, machine_of(target))
+        for plan in (plans[0], plans[-1]):
+            _check_conv(int8_conv.FAMILY, work, plan, target)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(windows(), st.integers(1, 40), st.integers(1, 40), st.integers(1, 2), st.integers(0, 11), st.sampled_from(RUNNABLE))
+def test_random_convolutions(window: Any, c: int, o: int, stride: int, choice: int, target: Any) -> None:
+    size, kernel, padding, dilation = window
+    work = _conv(target, 1, c, o, size, kernel, (stride, stride), padding, dilation, 1)
+    plans = int8_conv.FAMILY.plans(work, machine_of(target))
+    _check_conv(int8_conv.FAMILY, work, plans[choice % len(plans)], target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_depthwise(target: Any) -> None:
+    work = _conv(target, 1, 20, 20, (9, 10), (3, 3), (2, 1), (1, 1, 1, 1), 1, 20)
+    assert not int8_conv.FAMILY.plans(work, machine_of(target))
+    _check_conv(int8_depthwise.FAMILY, work, int8_depthwise.FAMILY.plans(work, machine_of(target))[0], target)
+
+
+def test_instructions_follow_the_target() -> None:
+    assert [machine_of(t).vnni for t in (AVX2, AVX512, VNNI, AVX_VNNI)] == [False, False, True, True]
+    work = _dense(1, 4, 32, 32)
+    for target, word in ((VNNI, "vpdpbusd"), (AVX_VNNI, "vpdpbusd"), (AVX2, "vpmaddwd"), (AVX512, "vpmaddwd")):
+        machine = machine_of(target)
+        fn = int8_dense.FAMILY.kernel(work, int8_dense.FAMILY.plans(work, machine)[0], machine).with_attr("global_symbol", "main")
+        text = tvm.compile(tvm.IRModule({"main": fn}), target=target).mod.inspect_source("asm")
+        assert word in text and "vpmaddubsw" not in text
+    assert not int8.allowed(machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})))

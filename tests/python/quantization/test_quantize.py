@@ -1,0 +1,153 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""quantize: dynamic networks in 8 bits, calibrated by path; an artefact equals the integer reference bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dycl_tvm
+from dycl_tvm.errors import UsageError
+from dycl_tvm.hcfg.nodes import TensorOp
+
+
+class Gated(nn.Module):
+    """A convolution that runs on two paths, a gate, and a functional layer with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.shared = nn.Conv2d(16, 16, 3, padding=1)
+        self.wise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.weight = nn.Parameter(torch.randn(5, 16) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        if x.mean() > 0.25:
+            x = torch.relu(x + self.shared(x))
+        else:
+            x = nn.functional.hardtanh(self.wise(self.shared(3 * x)), 0, 6)
+        return nn.functional.linear(nn.functional.max_pool2d(x, 4).flatten(2).mean(2), self.weight)
+
+
+def _inputs(scales: list[float]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [scale * torch.randn(1, 3, 8, 8, generator=generator) for scale in scales]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return Gated().eval()
+
+
+def _ops(quantised: Any) -> list[str]:
+    return [s.op for b in quantised.hcfg.blocks for s in b.steps if isinstance(s, TensorOp)]
+
+
+def test_the_artefact_equals_the_integer_reference_on_both_paths(network: nn.Module, tmp_path: Path) -> None:
+    held_out = _inputs([0.2, 3.0, 0.3, 2.5])
+    quantised = dycl_tvm.quantize(network, _inputs([0.2, 2.0, 0.4, 3.0]), held_out=held_out)
+    assert not quantised.report.not_taken
+    assert {loss.name for loss in quantised.report.layers} == {"stem", "shared", "wise", "weight"}
+    assert all(loss.decibels is not None and loss.decibels > 25 for loss in quantised.report.layers)
+    assert quantised.report.held_out is not None and quantised.report.held_out.paths == 4
+    assert not [op for op in _ops(quantised) if op.startswith(("aten.conv", "aten.linear", "aten.addmm", "aten.mm"))]
+    art = dycl_tvm.build(quantised, target="native")
+    art.export_library(tmp_path / "model.so")
+    art.save_params(tmp_path / "model.params")
+    module = dycl_tvm.load(tmp_path / "model.so", tmp_path / "model.params")
+    sides = set()
+    for x in [*held_out, *_inputs([0.0, 100.0, 1.0])]:
+        expected = quantised(x)
+        assert np.array_equal(np.asarray(module(x)), expected.numpy())
+        sides.add(module.last_path.branches[0].choice)
+    assert sides == {False, True}
+    for x in held_out:
+        exact = network(x)
+        assert (quantised(x) - exact).abs().max() < 0.15 * exact.abs().max()
+
+
+def test_a_layer_on_two_paths_has_one_range_and_sees_both(network: nn.Module) -> None:
+    quantised = dycl_tvm.quantize(network, _inputs([0.2, 3.0]))
+    layer = [s for b in quantised.hcfg.blocks for s in b.steps if isinstance(s, TensorOp) and s.op == "dycl_quantized.conv2d.default"]
+    weights: dict[Any, set[Any]] = {}
+    made = {v: s for b in quantised.hcfg.blocks for s in b.steps if isinstance(s, TensorOp) for v in s.results()}
+    for step in layer:
+        quantise = made.get(step.args[0])
+        if quantise is not None and quantise.op == "dycl_quantized.quantize.default":
+            weights.setdefault(step.args[1].name, set()).add(quantise.args[1].data.item())
+    assert len([s for s in layer if s.args[1].name == "shared.weight"]) == 2
+    assert len(weights["shared.weight"]) == 1
+
+
+def test_a_path_without_calibration_is_named_and_what_is_only_there_stays_float(network: nn.Module) -> None:
+    quantised = dycl_tvm.quantize(network, _inputs([2.0, 3.0]))
+    (side,) = quantised.report.not_taken
+    assert "false" in side and "if x.mean() > 0.25:" in side
+    assert [loss.name for loss in quantised.report.layers if loss.decibels is None] == ["wise"]
+    assert "no calibration input comes to it" in str(quantised.report)
+    assert [op for op in _ops(quantised) if op.startswith("aten.conv")] == ["aten.convolution.default"]
+    assert quantised(_inputs([0.2])[0]).shape == (1, 5)
+
+
+def test_layers_are_skipped_by_name(network: nn.Module) -> None:
+    quantised = dycl_tvm.quantize(network, _inputs([0.2, 3.0]), skip=["shared", "weight"])
+    assert {loss.name for loss in quantised.report.layers if loss.why == "skipped"} == {"shared", "weight"}
+    assert sum(op == "dycl_quantized.conv2d.default" for op in _ops(quantised)) == 2
+    with pytest.raises(UsageError, match=r"no layer 'share'.*there are stem, shared, wise, weight"):
+        dycl_tvm.quantize(network, _inputs([0.2]), skip=["share"])
+
+
+def test_usage(network: nn.Module) -> None:
+    with pytest.raises(UsageError, match="calibration_inputs is empty"):
+        dycl_tvm.quantize(network, [])
+    quantised = dycl_tvm.quantize(network, _inputs([0.2]))
+    with pytest.raises(UsageError, match="only the network to build"):
+        dycl_tvm.build(quantised, _inputs([0.2])[0])
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 12), nn.Linear(12, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(rows)))
+
+
+def test_sizes_that_callers_decide_stay_open() -> None:
+    model = Scores().eval()
+    calls = [{"rows": torch.randn(n, 6)} for n in (3, 7, 2)]
+    quantised = dycl_tvm.quantize(model, calls, dynamic_shapes={"rows": {0: dycl_tvm.Dim("n", max=8)}})
+    assert [loss.decibels is not None for loss in quantised.report.layers] == [True, True]
+    for n in (1, 5, 8):
+        rows = torch.randn(n, 6)
+        torch.testing.assert_close(quantised(rows=rows), model(rows), rtol=0.1, atol=0.05)
+
+
+class Loop(nn.Module):
+    """A loop whose trips the data decides, over one layer; the tensor grows from trip to trip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(4, 4, bias=False)
+        nn.init.eye_(self.step.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.sum() < 90:
+            x = self.step(x) * 1.5
+        return x
+
+
+def test_every_trip_of_a_loop_counts() -> None:
+    quantised = dycl_tvm.quantize(Loop().eval(), [torch.ones(1, 4)])
+    (scale,) = {s.args[1].data.item() for b in quantised.hcfg.blocks for s in b.steps if getattr(s, "op", "").endswith("quantize.default")
+                and "dequantize" not in s.op}  # fmt: skip
+    assert 1 / scale > 17 / 255
+    assert torch.allclose(quantised(torch.ones(1, 4)), Loop()(torch.ones(1, 4)), rtol=0.05)
