@@ -70,9 +70,7 @@ def _quantize(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: i
 
 @converter(DEQUANTIZE)
 def _dequantize(ctx: OpContext, q: Any, scale: Any, zero: Any) -> Any:
-    return ctx.elementwise(
-        lambda v, s, z: semantics.rounded_product(v.astype("float32") - z, s), q, scale, zero, name="dequantize"
-    )
+    return ctx.elementwise(lambda v, s, z: semantics.rounded_product(v.astype("float32") - z, s), q, scale, zero, name="dequantize")
 
 
 for _overload in ("default", "tensor"):
