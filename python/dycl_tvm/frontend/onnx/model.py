@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.frontend.onnx.narrow import widened
 from dycl_tvm.frontend.onnx.node import DTYPES
 from dycl_tvm.frontend.onnx.values import DTYPE_NAMES
 from dycl_tvm.hcfg.sizes import Dim
@@ -75,7 +76,7 @@ def load_model(model: Any) -> Model:
             "(onnx.version_converter changes it)"
         )
     functions = {(f.domain, f.name): f for f in model.functions}
-    return Model(model, file or model.graph.name or "model", base, opsets, functions)
+    return Model(widened(model, base), file or model.graph.name or "model", base, opsets, functions)
 
 
 @dataclass

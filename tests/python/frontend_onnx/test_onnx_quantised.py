@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""ONNX models with QuantizeLinear and DequantizeLinear: integers to the bit, sums as integers, weights of 4 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from dycl_tvm.build import stage
+from dycl_tvm.errors import UnsupportedError
+
+
+def _model(nodes: list[Any], initializers: dict[str, Any], x: tuple[int, ...], y: tuple[int, ...], y_type: int = TensorProto.FLOAT) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info("y", y_type, y)],
+        [t if isinstance(t, onnx.TensorProto) else numpy_helper.from_array(np.asarray(t), n) for n, t in initializers.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_quantisation_is_that_of_the_reference_at_every_half(dtype: Any) -> None:
+    zero = np.array(3, dtype)
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = _model(nodes, {"s": np.float32(0.1), "z": zero}, (600,), (600,), kind)
+    x = (np.arange(600, dtype=np.float32) - 300) * np.float32(0.05)
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_array_equal(stage(model).interpret()(torch.from_numpy(x)).numpy(), expected)
+
+
+def _int4(name: str, values: Any, kind: int) -> Any:
+    return helper.make_tensor(name, kind, values.shape, values.ravel().tolist())
+
+
+def _qdq(weights: Any, zeros: Any) -> Any:
+    dequantise = helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=1)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["xf"]),
+        dequantise,
+        helper.make_node("MatMul", ["xf", "wf"], ["m"]),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
+    scales = {"s": np.float32(0.02), "z": np.uint8(100), "sw": np.array([0.01, 0.02, 0.03], np.float32)}
+    return _model(nodes, {**scales, "w": weights, "zw": zeros}, (2, 4), (2, 3))
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "uint4"])
+def test_products_of_dequantised_tensors_are_sums_of_integers(kind: str) -> None:
+    values = np.arange(12).reshape(4, 3) - (0 if kind.startswith("u") else 6)
+    zeros = np.array([0, 0, 0] if not kind.startswith("u") else [8, 7, 6])
+    if kind.endswith("8"):
+        model = _qdq(values.astype(kind), zeros.astype(kind))
+    else:
+        number = getattr(TensorProto, kind.upper())
+        model = _qdq(_int4("w", values, number), _int4("zw", zeros, number))
+    before = model.SerializeToString()
+    graph = stage(model)
+    assert model.SerializeToString() == before
+    assert "dycl_quantized.matmul.default" in {s.op for f in graph.sub_dnns() for s in f.ops}
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    q = np.clip(np.rint(x / np.float32(0.02)) + 100, 0, 255).astype(np.int64) - 100
+    sums = (q @ (values - zeros)).astype(np.float32)
+    expected = np.maximum(sums * (np.float32(0.02) * np.array([0.01, 0.02, 0.03], np.float32)), 0)
+    np.testing.assert_array_equal(graph.interpret()(torch.from_numpy(x)).numpy(), expected)
+
+
+def test_4_bits_that_are_not_only_dequantised_are_refused() -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    model = _model(nodes, {"s": np.float32(0.1), "z": _int4("z", np.array(1), TensorProto.INT4)}, (4,), (4,))
+    with pytest.raises(UnsupportedError, match="int4"):
+        stage(model)
