@@ -180,6 +180,23 @@ class Decisions:
         self.opened.append(decision)
         return decision
 
+    def of_kind(self, flag: Value) -> bool | Decision:
+        """Return whether a flag of a value of several kinds holds, if the run at hand was started with that; else what parts the paths here.
+
+        In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop.
+        """
+        known = self.answer(flag)
+        if known is not None:
+            return known
+        decision = self._make(flag, False)
+        began = self.rolling[-1].began if self.rolling else 0
+        decision.target = next((d.target for d in self.opened if d.index >= began), decision)
+        return decision
+
+    def is_rolled(self, decision: Any) -> bool:
+        """Whether a decision is in the body of a loop that is recorded as one: paths cannot part there any more."""
+        return isinstance(decision, Decision) and any(r.began <= decision.index < end for r, end in self.rolled)
+
     def choice(self) -> Decision:
         """Return a decision for a choice that is not explored where it is made."""
         return self._make(None, True)

@@ -20,8 +20,9 @@ from dycl_tvm.frontend.python.flow.exits import exits, is_users, own_errors
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
-from dycl_tvm.frontend.trace.join.captured import PathState, adopt, capture_path
+from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.join import Join
+from dycl_tvm.frontend.trace.join.kinds import go_on
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -46,7 +47,7 @@ class Scope:
 def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str, differing: Mismatches) -> tuple[dict[str, Any], Any]:
     """Go on where several paths meet; return the joined variables and value."""
     if len(paths) == 1:
-        return adopt(paths[0])
+        return go_on(paths[0])
     return Join(paths, scope.clock, decision, name, differing).run()
 
 

@@ -152,7 +152,7 @@ class For(Loop):
         if self._left:
             more = scalars.operand_of(following < self._left.stop if self._step > 0 else following > self._left.stop)
             if isinstance(more, Value):
-                self._record_exit(more, variables)
+                self._leave_rolled(more, variables)
         return {**super()._next_trip(variables), "<index>": following}
 
     def _iterate_rolled(self, counted: SymbolicRange, variables: dict[str, Any]) -> Iterator[Any]:
@@ -168,7 +168,7 @@ class For(Loop):
                 self._trips += 1  # so many there are on all paths
             elif not self._peel(cond, self._variables):
                 self.completed = True
-                self._leave_normally(capture_path(self._variables, self._outer.mark))
+                self._leave_normally([capture_path(self._variables, self._outer.mark)])
                 return
             self.restore = False
             self._begin_iteration()
@@ -185,7 +185,7 @@ class For(Loop):
                 self._dead = True
                 return
             self.completed = True
-            self._leave_normally(capture_path(self._variables, self._outer.mark))
+            self._leave_normally([capture_path(self._variables, self._outer.mark)])
             return
         self._enter_rolled(self._variables)
         self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
@@ -195,7 +195,7 @@ class For(Loop):
             self._index = self._header.extra["<index>"]
             cond = self._in_range(self._index, counted)
             assert isinstance(cond, Value)
-            self._record_exit(cond, self.env)
+            self._leave_rolled(cond, self.env)
             self._check_trips()
             self._header.begin_body()
             yield self._index

@@ -56,7 +56,7 @@ class Loop:
         self._outer = Scope()
         self._inner: Scope | None = None
         self._variables: dict[str, Any] = {}
-        self._exit: PathState | None = None
+        self._exits: list[PathState] = []
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
         self._runs: PartedTrips | None = None
@@ -141,7 +141,7 @@ class Loop:
                 # the iteration is one of the first ones, unrolled, and on other paths the condition failed before it
                 self._breaks.append(capture_path(error.env, self._outer.mark))
                 self._inner.close()
-                self._leave_normally(None)
+                self._leave_normally([])
                 return True
             self._variables = error.env
             self._finish_continues(alive=True, breaking=True)
@@ -154,7 +154,7 @@ class Loop:
             return self._close_rolled(alive=not isinstance(error, Dead))
         if self.completed:
             self._inner.close()
-            self._leave_normally(capture_path(self._variables, self._outer.mark) if self._early_exits else None)
+            self._leave_normally([capture_path(self._variables, self._outer.mark)] if self._early_exits else [])
             return True
         if self._should_roll(exits().departures, alive):
             self._start_rolling()
@@ -162,7 +162,7 @@ class Loop:
         self._finish_continues(alive, breaking=False)
         if self._dead and self._early_exits:
             self._dead = self.stop = False
-            self._leave_normally(None)
+            self._leave_normally([])
             return True
         if self._dead and not self._breaks:
             return False if error is not None else self._raise_dead()
@@ -308,7 +308,7 @@ class Loop:
             session.decisions.close(token)
         del self._tokens[tokens:]
         self._continues = []
-        self._exit = None
+        self._exits = []
         session.decisions.restore_checkpoint(decisions)
         exits().restore_checkpoint(left)
         session.builder.truncate(self._mark)
@@ -324,13 +324,15 @@ class Loop:
             self._inner.clock = began
             self._header.reopen()
             self._header.end_trip()
-            self.env = dict(self._at_header)
+            self.env = self._header.settle_kinds(self._at_header)
             return
         self._inner = Scope()
         current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self._at_header = dict(self.env)
-        self._runs = PartedTrips(self._loop, self._header.block, (self._breaks, self._tokens, self._continues), self._inner.clock)
+        waiting = (self._breaks, self._tokens, self._continues, self._exits)
+        self._runs = PartedTrips(self._loop, self._header.block, waiting, self._inner.clock)
+        self.env = self._header.settle_kinds(self._at_header)
 
     def _end_run(self) -> None:
         """Take back what a path through the body has changed."""
@@ -340,14 +342,21 @@ class Loop:
         session.journal.rollback(self._inner.mark)
         self._inner.close()
 
-    def _record_exit(self, cond: Any, variables: dict[str, Any]) -> None:
-        """Record the loop's condition: the path that leaves here goes on after the loop."""
+    def _record_exit(self, cond: Any, variables: dict[str, Any]) -> PathState:
+        """Record the loop's condition; return the path that leaves here, which goes on after the loop."""
         session = current()
         body, leave = session.builder.new_block("body"), session.builder.new_block("exit")
         session.builder.branch(cond, body, leave)
         session.builder.block = leave
-        self._exit = capture_path(self._own(variables), self._outer.mark)
+        path = capture_path(self._own(variables), self._outer.mark)
         session.builder.block = body
+        return path
+
+    def _leave_rolled(self, cond: Any, variables: dict[str, Any]) -> None:
+        """Record the condition of a rolled loop, on each of the paths that part before it."""
+        path = self._record_exit(cond, variables)
+        if not current().builder.is_copied(self._outer.clock):
+            self._exits.append(path)
 
     def _close_rolled(self, alive: bool) -> bool:
         """End a round: either the header was general enough, or another round is needed."""
@@ -377,12 +386,13 @@ class Loop:
         self._rolling = False
         if self._loop.most is not None and len(self._breaks) == self._saved[0]:
             header.settle()
-        self._leave_normally(self._exit)
+        last, self._exits = self._exits, []
+        self._leave_normally(last)
         return True
 
-    def _leave_normally(self, last: PathState | None) -> None:
+    def _leave_normally(self, last: list[PathState]) -> None:
         """Join the paths on which the loop's condition fails, and go on there."""
-        exits = [*self._early_exits, *([last] if last is not None else [])]
+        exits = [*self._early_exits, *last]
         if self._early_exits:
             current().journal.rollback(self._outer.mark)
         self._early_exits = []
@@ -406,20 +416,17 @@ class Loop:
         decided = session.decisions.decide_exit(cond) if self._bounded() else session.decisions.decided(cond)
         if decided is None:
             self._tokens.append(session.decisions.open(cond))
-            self._record_exit(cond, variables)
-            assert self._exit is not None
+            path = self._record_exit(cond, variables)
             session.decisions.wait(self._tokens[-1])
-            self._early_exits.append(self._exit)
-            self._exit = None
+            self._early_exits.append(path)
         return decided is not False
 
     def _end_at_bound(self, cond: Any, variables: dict[str, Any]) -> None:
         """After the last unrolled iteration of a bounded loop: one more is a run-time error."""
         session = current()
-        self._record_exit(cond, variables)
+        path = self._record_exit(cond, variables)
         self._raise_bound()
-        assert self._exit is not None
-        session.builder.block = self._exit.block
+        session.builder.block = path.block
 
     def _raise_bound(self) -> None:
         session = current()
@@ -525,7 +532,7 @@ class While(Loop):
                 self.completed = True
                 self._variables = self._own(variables)
                 return False
-            self._record_exit(holds, variables)
+            self._leave_rolled(holds, variables)
             self._check_trips()
             assert self._header is not None
             self._header.begin_body()

@@ -67,7 +67,21 @@ class Memory:
     obj: Value
 
 
-Captured = Plain | TensorLeaf | NumberLeaf | Items | Memory
+class OfKinds:
+    """Base of what stands for a value of one of several kinds, of which the run tells which: see :mod:`.kinds`."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Alternatives:
+    """Such a value: for each kind the flag that says whether it is of that one, and what it is then."""
+
+    obj: Any
+    kinds: list[tuple[Operand, Captured]]
+
+
+Captured = Union[Plain, TensorLeaf, NumberLeaf, Items, Memory, Alternatives]
 _IMMUTABLE = (str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type, types.BuiltinFunctionType, complex)
 
 
@@ -95,6 +109,9 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
         if type(x) is dict:
             contents = held.get(_key(x), x.items())
             return Items(x, [capture(i, held, _depth + 1) for _, i in contents], tuple([k for k, _ in contents]))
+        if isinstance(x, OfKinds):
+            kinds = object.__getattribute__(x, "_kinds")
+            return Alternatives(x, [(flag, capture(i, held, _depth + 1)) for flag, i in kinds])
     return Plain(x)
 
 
@@ -143,8 +160,8 @@ def memories_in(found: list[Captured]) -> Iterator[Any]:
     for c in found:
         if isinstance(c, TensorLeaf):
             yield memory_of(c.obj)
-        elif isinstance(c, Items):
-            yield from memories_in(c.items)
+        elif isinstance(c, (Items, Alternatives)):
+            yield from memories_in(parts_of(c))
 
 
 def containers_in(found: list[Captured]) -> Iterator[Any]:
@@ -154,6 +171,13 @@ def containers_in(found: list[Captured]) -> Iterator[Any]:
             if isinstance(c.obj, MUTABLE):
                 yield Contents(c.obj).key
             yield from containers_in(c.items)
+        elif isinstance(c, Alternatives):
+            yield from containers_in(parts_of(c))
+
+
+def parts_of(c: Items | Alternatives) -> list[Captured]:
+    """Return what a captured value is made of."""
+    return c.items if isinstance(c, Items) else [one for _, one in c.kinds]
 
 
 @dataclass

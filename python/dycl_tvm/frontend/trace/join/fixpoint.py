@@ -8,12 +8,14 @@ for it, or its value at the end of the body is the very value that the header be
 from __future__ import annotations
 
 from collections import ChainMap, deque
+from dataclasses import dataclass
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.heap.places import Place
 from dycl_tvm.frontend.trace.join.captured import (
+    Alternatives,
     Captured,
     Items,
     Memory,
@@ -28,6 +30,8 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.growth import COUNTER, Growth
+from dycl_tvm.frontend.trace.join.header_kinds import HeaderKinds
+from dycl_tvm.frontend.trace.join.kinds import OneOf, Settled
 from dycl_tvm.frontend.trace.join.loop_identity import LoopIdentities
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_trips, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
@@ -40,7 +44,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
-from dycl_tvm.hcfg.types import INT
+from dycl_tvm.hcfg.types import BOOL, INT
 
 Path = tuple[Any, ...]
 
@@ -127,6 +131,13 @@ class Header:
         self._identities = LoopIdentities(self._clock, decision)
         self._growth = Growth(decision)
         self._varied = VariedState(decision)
+        self._kinds = HeaderKinds(self._clock)
+        #: By the paths of flags of kinds: what they are before the loop; and the parameters that stand for some that are alike.
+        self._flags: dict[Path, Operand] = {}
+        self._flag_params: dict[Any, Value] = {}
+        self._of_kinds: list[OneOf] = []
+        #: Why variables may have to be of several kinds.
+        self._whys: dict[Path, Why] = {}
 
     def anew(self) -> Header:
         """Return the header of which nothing is known yet."""
@@ -136,14 +147,15 @@ class Header:
         """Begin a round: make the header block, lead the entry into it, and return the variables in it."""
         session = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
-        self._copies = {}
+        self._copies, self._flags, self._flag_params, self._of_kinds = {}, {}, {}, []
         entry = {name: capture(value, self._held) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
         self.block = self.begin_block()
         if self._growth.found:
             self._growth.open(self._param(COUNTER, INT, 0))
         env = {name: self._generalise((name,), c) for name, c in entry.items()}
-        self._writes = [(state.place, self._generalise_place(state)) for state in places]
+        self._items = [self._generalise_items(state) for state in places]
+        self._writes = [(state.place, filled(state.place, state.raw, items)) for state, items in zip(places, self._items)]
         self.lead_in(list(self._args))
         session.builder.block = self.block
         self.reopen()
@@ -197,6 +209,14 @@ class Header:
             current().journal.touch(place)
             place.write(contents)
 
+    def settle_kinds(self, env: dict[str, Any]) -> dict[str, Any]:
+        """Return the variables at the header, and set the places, as they are on the path through the body that begins now."""
+        settled = Settled(self._of_kinds)
+        for (place, contents), items in zip(self._writes, self._items):
+            if settled.changes(items):
+                place.write(filled(place, contents, list(map(settled, items))))
+        return {name: settled(x) for name, x in env.items()}
+
     def close(self, env: dict[str, Any], changed: dict[Any, Place], before: dict[Any, Any]) -> bool:
         """Compare the state at the end of the body; jump back if the header is general enough."""
         session = current()
@@ -222,6 +242,7 @@ class Header:
         self._shared.update(
             path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths
         )
+        self._kinds.note_flags(self._flags, found)
         if known != self._known() or not self._identities.is_settled():
             return False
         if self._growth.found:
@@ -232,7 +253,7 @@ class Header:
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed, self._told)
-        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), *self._growth.size(), *self._varied.size())
+        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), self._kinds.size(), *self._growth.size(), *self._varied.size())
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -257,6 +278,8 @@ class Header:
             return self._param(path, c.obj.type, c.obj) if path in self._general else c.obj
         if path in self._poisoned:
             return Poison(self.decision, self._poisoned[path])
+        if path in self._kinds.blanks:
+            return self._one_of(path, c)
         if isinstance(c, TensorLeaf) and (buffer := self._growth.tensor_at_header(path, c)) is not None:
             grown = self._growth.tensor(path, c, self._param(path, *buffer))
             self._identities.header_memory(path, c.obj, grown)
@@ -298,6 +321,20 @@ class Header:
             current().heap.guarded[id(c.obj)] = _Aliases(self.decision)
         return c.obj
 
+    def _one_of(self, path: Path, c: Captured) -> Any:
+        """Return a variable that is of several kinds."""
+        kinds: list[tuple[Operand, Any]] = []
+        for i, (flag, one) in enumerate(self._kinds.split(path, c)):
+            where = (*path, _Kind(i))
+            self._flags[where] = flag
+            alike = self._kinds.class_of(where, flag)
+            if alike not in self._flag_params:
+                self._flag_params[alike] = self._param(where, BOOL, flag)
+            kinds.append((self._flag_params[alike], self._generalise((*where, "value"), one or self._kinds.blanks[path][i])))
+        made = OneOf(self.decision, self._whys[path], kinds)
+        self._of_kinds.append(made)
+        return made
+
     def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
         """Guard a container that stands for one that something else may hold too: a change of it would have to show there."""
         self._identities.header_object(path, c.obj, made)
@@ -318,13 +355,15 @@ class Header:
         count = _mentions([*self._around.values(), *(place.read() for place in heap.journal.changes(heap.run_mark).values())], x)
         return count <= 1 and not heap.is_held_by_newer(x, self.since)
 
-    def _generalise_place(self, state: PlaceState) -> Any:
-        items = [self._generalise((state.place.key, i), c) for i, c in enumerate(state.items)]
-        return filled(state.place, state.raw, items)
+    def _generalise_items(self, state: PlaceState) -> list[Any]:
+        return [self._generalise((state.place.key, i), c) for i, c in enumerate(state.items)]
 
     # -- comparing ------------------------------------------------------------------------------------------------------
     def _compare(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
-        if isinstance(header.obj, Poison):
+        if path in self._kinds.blanks:
+            self._compare_kinds(path, name, header, back, found)
+            return
+        if isinstance(header.obj, Poison) and not isinstance(header, Alternatives):
             if may_be_unset(back) and not may_be_unset(header):
                 self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=True)
             return
@@ -347,7 +386,7 @@ class Header:
                     self._identities.note(path, back.obj)
                     self._homes[path] = storage_of(back.obj)
             return
-        if self._growth.notes(path, header, back):
+        if not _is_in_kind(path) and self._growth.notes(path, header, back):
             return
         if path in self._varied.forms:
             self._compare_varied(path, name, header, back, found)
@@ -383,7 +422,27 @@ class Header:
             for i, (h, b) in enumerate(zip(header.items, back.items)):
                 self._compare((*path, i), name.item(label_of(header, i)), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
-            self._poisoned[path] = self._differing.add(name, sides_of([header, back]))
+            self._whys[path] = self._differing.add(name, sides_of([header, back]))
+            if not (self._may_be_of_kinds(path, header, back) and self._kinds.begin(path, header, back)):
+                self._poisoned[path] = self._whys[path]
+
+    def _may_be_of_kinds(self, path: Path, header: Captured, back: Captured) -> bool:
+        """Whether a variable may be of several kinds in every trip: what the first trip surely changes is better taken out of the loop."""
+        is_variable = len(path) == 1 + (path[0] in self._places)
+        varies = isinstance(header, Alternatives) or isinstance(back, Alternatives) or self.decision.unroll > 0
+        return is_variable and varies and not self.decision.recursion
+
+    def _compare_kinds(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
+        """Compare a variable that is of several kinds with what the body leaves."""
+        if not self._kinds.note(path, back):
+            del self._kinds.blanks[path]
+            self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=may_be_unset(back))
+            return
+        for i, ((_, before), (flag, after)) in enumerate(zip(self._kinds.split(path, header), self._kinds.split(path, back))):
+            where = (*path, _Kind(i))
+            found[where] = flag
+            if before is not None and after is not None:
+                self._compare((*where, "value"), name, before, after, found)
 
     def _compare_counted(self, path: Path, name: Name, back: NumberLeaf) -> None:
         """Compare a number that Python would know if the loop were unrolled: there it may be of any size, and at run time not."""
@@ -428,6 +487,18 @@ class Header:
             return
         for i, (h, b, label) in enumerate(zip(header.items, back.items, place.labels(header.raw))):
             self._compare((key, i), Name(place).item(label), h, b, found)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """In a path: one of the kinds of a variable."""
+
+    number: int
+
+
+def _is_in_kind(path: Path) -> bool:
+    """Whether something is there if a variable is of one kind: how it changes from trip to trip tells nothing."""
+    return any(isinstance(part, _Kind) for part in path)
 
 
 #: The end of the path of a parameter that is how long a tensor is.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,12 +19,14 @@ import torch
 
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of
 from dycl_tvm.frontend.trace.join.captured import (
+    Alternatives,
     Captured,
     Items,
     Memory,
     NumberLeaf,
     PathState,
     PlaceState,
+    Plain,
     TensorLeaf,
     capture_place,
     containers_in,
@@ -35,6 +37,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
+from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, by_kind, is_older, placeholder, renewed
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
@@ -50,8 +53,8 @@ from dycl_tvm.frontend.trace.values.layouts import join_layouts, marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, emit_one, fresh_like, storage_of
-from dycl_tvm.hcfg.nodes import Block, Operand, Value
-from dycl_tvm.hcfg.types import INT, TensorType, Type
+from dycl_tvm.hcfg.nodes import Block, Constant, Operand, Value
+from dycl_tvm.hcfg.types import BOOL, INT, TensorType, Type
 
 
 @dataclass
@@ -101,6 +104,11 @@ class Join:
         self._keep: list[Any] = []
         self._undecided: list[Poison] = []
         self._kept_objects: set[int] = set()
+        #: Which paths bring what is being joined: all, or those on which a value is of one kind; and values of several kinds.
+        self._among: Sequence[int] = range(len(paths))
+        self._of_kinds: list[OneOf] = []
+        #: In how many containers the value is that is being joined.
+        self._depth = 0
 
     def run(self) -> tuple[dict[str, Any], Any]:
         """Join; return the variables and the value. The journal has been rolled back to the beginning of the paths."""
@@ -111,14 +119,15 @@ class Join:
         if self._apart is not None:
             self.session.decisions.fork(self.decision, self._apart.reason, self._differing)
         self.enter()
-        for place, contents in writes:
+        settled = Settled(self._of_kinds)
+        for place, raw, items in writes:
             self.session.journal.touch(place)
-            place.write(contents)
+            place.write(filled(place, raw, list(map(settled, items))))
         self._guard_aliases()
         for poison in self._undecided:
             note_contents(poison)
         self.session.get(LastJoin).joined = Joined(self.block, [p.block for p in self.paths], self.args, self.session.journal.touches)
-        return env, value
+        return {name: settled(x) for name, x in env.items()}, settled(value)
 
     def enter(self) -> None:
         """Lead the paths into the joined block, and go on there."""
@@ -145,10 +154,17 @@ class Join:
         """Return what all paths bring, or a parameter of the joined block."""
         first = operands[0]
         same = all(same_number(NumberLeaf(None, o), NumberLeaf(None, first)) for o in operands)
-        return first if same else self.phi(type_, operands, name)
+        return first if same and self._is_everywhere(first) else self.phi(type_, operands, name)
+
+    def _is_everywhere(self, operand: Operand) -> bool:
+        """Whether what all paths at hand bring is there on all paths."""
+        return len(self._among) == len(self.paths) or not isinstance(operand, Value) or isinstance(operand, Constant)
 
     def phi(self, type_: Type, operands: list[Operand], name: str = "") -> Value:
-        """Make a parameter of the joined block."""
+        """Make a parameter of the joined block of what the paths at hand bring; the others bring what is of no use."""
+        if len(self._among) < len(self.paths):
+            brought = dict(zip(self._among, operands))
+            operands = [brought[i] if i in brought else placeholder(type_) for i in range(len(self.paths))]
         key = tuple((id(o) if isinstance(o, Value) else (type(o), repr(o))) for o in operands)
         param = self._params.get(key)
         if param is None:
@@ -165,12 +181,12 @@ class Join:
             return self._memory([c.obj for c in found])  # type: ignore[misc]  # all are
         if isinstance(first, NumberLeaf) and all(isinstance(c, NumberLeaf) for c in found):
             return self._number(found, what)  # type: ignore[arg-type]
-        if all(c.obj is first.obj for c in found):
+        if all(c.obj is first.obj for c in found) and (self._is_whole(first) or is_older(first, self.clock)):
             self._keep_object(first.obj)
-            return first.obj
+            return self._renewed(first.obj)
         if any(map(may_be_unset, found)):
             return Poison(self._decision_of(found), self._differing.add(what, sides_of(found), unset=True))
-        if isinstance(first, NumberLeaf) or any(isinstance(c.obj, Poison) for c in found):
+        if isinstance(first, (NumberLeaf, Alternatives)) or any(isinstance(c.obj, Poison) for c in found):
             return self._poison(found, what)
         if all(type(c) is type(first) for c in found):
             if isinstance(first, TensorLeaf):
@@ -180,6 +196,16 @@ class Join:
             if same_plain([c.obj for c in found]):
                 return self._equal(found)
         return self._poison(found, what)
+
+    def _is_whole(self, c: Captured) -> bool:
+        """Whether all that a value consists of is there on all paths."""
+        return len(self._among) == len(self.paths) or isinstance(c, Plain)
+
+    def _renewed(self, x: Any) -> Any:
+        made = x if self._depth else renewed(x)
+        if made is not x:
+            self._of_kinds.append(made)
+        return made
 
     def _decision_of(self, found: list[Captured]) -> Any:
         """Return the first decision at which paths parted that now meet."""
@@ -194,11 +220,39 @@ class Join:
         made = undecided(poison, found, self.operand)
         if made is not poison:
             self._undecided.append(made)
+            return made
+        groups = self._kinds(found)
+        return poison if groups is None else self._one_of(groups, what, why)
+
+    def _kinds(self, found: Sequence[Captured]) -> Groups | None:
+        """Return what values are kind by kind, where their paths cannot part at the decision behind which they met, or would again and again.
+
+        So it is in loops, and behind them. What a container holds is not told apart by itself.
+        """
+        rolling = self.session.decisions.rolling
+        in_loop = rolling or getattr(self.decision, "is_loop", False) or any(isinstance(c, Alternatives) for c in found)
+        if self._depth or not in_loop or (rolling and rolling[-1].loop.recursion):
+            return None
+        return by_kind(found, self.clock)
+
+    def _one_of(self, groups: Groups, what: Name, why: Why) -> OneOf:
+        kinds: list[tuple[Operand, Any]] = []
+        for group in groups:
+            flags: list[Operand] = [False] * len(self.paths)
+            for path, flag, _ in group:
+                flags[path] = flag
+            flag = self.operand(BOOL, flags)
+            self._among = [path for path, _, _ in group]
+            value = self.unify([c for _, _, c in group], what)
+            self._among = range(len(self.paths))
+            kinds.append((flag, value))
+        made = OneOf(self.decision, why, kinds)
+        self._of_kinds.append(made)
         return made
 
     def _number(self, found: list[NumberLeaf], what: Name) -> Any:
         first = found[0]
-        if all(same_number(c, first) for c in found):
+        if all(same_number(c, first) for c in found) and self._is_everywhere(first.operand):
             return self._equal(found)
         kinds = {scalars._kind(c.operand) for c in found}
         if len(kinds) > 1 or any(scalars.mixed_of(c.obj) for c in found):
@@ -226,9 +280,9 @@ class Join:
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or len({marks_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
-        key = tuple(id(c.obj) for c in found)
+        key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:
-            same = all(c.value is first.value for c in found)
+            same = all(c.value is first.value for c in found) and self._is_everywhere(first.value)
             value = first.value if same else self.phi(types_.pop(), [c.value for c in found], what.variable)
             merged = self._memo[key] = fresh_like(join_layouts([c.obj for c in found], self.decision), value)
             join_identities(merged, [c.obj for c in found], self.decision)
@@ -244,12 +298,12 @@ class Join:
         first, dims = found[0].obj, dims_of([c.obj for c in found])
         if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) or not is_alike(c.obj, first, dims) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
-        key = tuple(id(c.obj) for c in found)
+        key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:
             buffers = [buffer_type(c.obj) for c in found]
             whole = TensorType(tuple(map(max, zip(*[b.shape for b in buffers]))), buffers[0].dtype)
-            same = all(c.value is found[0].value for c in found)
-            values: list[Operand] = [self._padded(path, c.value, b, whole) for path, c, b in zip(self.paths, found, buffers)]
+            same = all(c.value is found[0].value for c in found) and self._is_everywhere(found[0].value)
+            values: list[Operand] = [self._padded(path, c.value, b, whole) for path, c, b in zip(self._at_hand(), found, buffers)]
             value = found[0].value if same else self.phi(whole, values, what.variable)
             merged = self._memo[key] = Grown(Storage(value), (), value, {d: self._length(found, d) for d in dims})
             merged.contiguous_ = all(is_contiguous(c.obj) for c in found)
@@ -271,14 +325,17 @@ class Join:
     def _length(self, found: list[TensorLeaf], along: int) -> Length:
         lengths: list[Any] = [extent_at(c.obj, rank_of(c.obj) - along) for c in found]
         one = {c.settled.lengths.get(along, n) if c.settled is not None else n for c, n in zip(found, lengths)}
-        if len(one) == 1 and isinstance(length := one.pop(), Length):
+        if len(one) == 1 and isinstance(length := one.pop(), Length) and len(self._among) == len(self.paths):
             return length
-        made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self.paths, lengths)]
+        made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self._at_hand(), lengths)]
         value = self.phi(INT, made)
         if value not in self._counters:
             ends = [n.bounds if isinstance(n, Length) else (n, n) for n in lengths]
             self._counters[value] = Counter(value, max(e[1] for e in ends), self.decision, first=min(e[0] for e in ends))
         return Length(self._counters[value], 1, 0)
+
+    def _at_hand(self) -> list[PathState]:
+        return [self.paths[i] for i in self._among]
 
     def _operand(self, length: Length) -> Operand:
         return scalars.operand_of(number(length))
@@ -302,9 +359,13 @@ class Join:
         first = found[0]
         if not all(same_structure(first, c) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
-        key = tuple(id(c.obj) for c in found)
+        if isinstance(first.obj, tuple) and (groups := self._kinds(found)) is not None:
+            return self._one_of(groups, what, self._differing.add(what, sides_of(found)))
+        key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:
+            self._depth += 1
             items = [self.unify([c.items[i] for c in found], what.item(label_of(first, i))) for i in range(len(first.items))]
+            self._depth -= 1
             merged = rebuild(first, items)
             if not isinstance(merged, tuple):
                 for c in found:
@@ -315,7 +376,7 @@ class Join:
         return self._memo[key]
 
     # -- the heap -----------------------------------------------------------------------------------------------------
-    def _heap(self) -> list[tuple[Place, Any]]:
+    def _heap(self) -> list[tuple[Place, Any, list[Any]]]:
         """Join the places that exist on all paths.
 
         An object made since the paths began may exist on some of them only; it exists on all of them exactly if a joined
@@ -324,7 +385,7 @@ class Join:
         places: dict[Any, Place] = {}
         for path in self.paths:
             places.update({k: state.place for k, state in path.places.items() if k not in places})
-        writes: list[tuple[Place, Any]] = []
+        writes: list[tuple[Place, Any, list[Any]]] = []
         while True:
             ready = [
                 k for k, p in places.items() if not self.session.heap.is_newer(p.owner, self.clock) or id(p.owner) in self._kept_objects
@@ -333,7 +394,7 @@ class Join:
                 return writes
             for key in ready:
                 place = places.pop(key)
-                writes.append((place, self._joined(key, place)))
+                writes.append((place, *self._joined(key, place)))
 
     def _keep_object(self, x: Any) -> None:
         """Note an object that all paths share, and what it holds if no path has changed that."""
@@ -360,8 +421,8 @@ class Join:
             return stale
         return values[0] if all(v is values[0] for v in values) else self.phi(values[0].type, list(values))
 
-    def _joined(self, key: Any, place: Place) -> Any:
-        """Return what a place holds after the join: a path that has not changed it brings what it held before."""
+    def _joined(self, key: Any, place: Place) -> tuple[Any, list[Any]]:
+        """Return contents of a place, and the items that it has after the join: a path that has not changed it brings what it held before."""
         base = capture_place(place, place.read())
         containers = set(containers_in(base.items))
         found = [path.places[key] if key in path.places else self._unchanged(path, base, containers) for path in self.paths]
@@ -370,10 +431,10 @@ class Join:
             outgrown(place.owner, max([[c.obj for c in state.items] for state in found], key=len), by_path=True)
             why = self._differing.add(Name(place), sides_of_contents(found), verb_of(place))
             self._apart = self._apart or why
-            return None
+            return None, []
         labels = place.labels(first.raw)
         items = [self.unify([state.items[i] for state in found], Name(place).item(label)) for i, label in enumerate(labels)]
-        return filled(place, first.raw, items)
+        return first.raw, items
 
     def _unchanged(self, path: PathState, base: PlaceState, containers: set[Any]) -> PlaceState:
         """Return what a place holds on a path that has not changed it: the containers and tensors there may hold something else."""
