@@ -56,10 +56,10 @@ PROGRAMS = [
     ("raise ValueError(torch.histogram(x, 3))", "torch.histogram"),
     ("try: y = x + torch.histogram(x, 3)\n    except ValueError: pass", "torch.histogram"),
     (
-        "h = None\n    while x.sum() < 10:\n        y = x if h is None else x + h\n        h = 1 if h is None else None\n        x = y + 1",
+        "h = None\n    while x.sum() < 10:\n        y = x if h is None else x + 1\n        h = object() if h is None else None\n        x = y + 1",
         "h is None",
     ),
-    ("h = x\n    while x.sum() < 10:\n        h = h[:1] if h.shape[0] > 1 else torch.cat([h, h])\n        x = x + h", "h.shape"),
+    ("h = x\n    while x.sum() < 10:\n        n = h.shape[0]\n        h = object()\n        x = x + n", "h.shape"),
     ("out = []\n    while x.sum() < 10:\n        out.append(x)\n        x = x + 1", "while x.sum() < 10:"),
     ("while x.sum() < 10:\n        y = x if x.max() > 3 else None\n        x = x + y", "x.max()"),
     ("while x.sum() < 10:\n        if x.max() > 3:\n            y = x\n        else:\n            y = None\n        x = x + y", "x.max()"),

@@ -66,6 +66,11 @@ class Decision:
         return self.unroll
 
     @property
+    def parts(self) -> bool:
+        """Whether paths may part in the trips of a loop, and meet at the end of the trip."""
+        return self.is_loop and not self.recursion and not self.simply
+
+    @property
     def is_tried(self) -> bool:
         """Whether a loop is rolled that could be unrolled: nothing that fails for it is an error."""
         return self.is_loop and (self.most is not None or self.alike is True)
@@ -181,7 +186,7 @@ class Decisions:
         return decision
 
     def of_kind(self, flag: Value) -> bool | Decision:
-        """Return whether a flag of a value of several kinds holds, if the run at hand was started with that; else what parts the paths here.
+        """Return whether a flag of a value of several kinds holds, if this run was started with that; else what parts the paths here.
 
         In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop.
         """

@@ -174,6 +174,10 @@ class KeptList(Sealed, ByIndex):
         rows = _items_of(self).rows[0]
         return decided_length(rows, 0) if isinstance(rows, Grown) else len(rows)
 
+    def are_any(self) -> Any:
+        """Return whether there are any items."""
+        return length_of(self) > 0
+
     def __bool__(self) -> bool:
         return bool(length_of(self) > 0)
 

@@ -31,6 +31,10 @@ class ByIndex:
         """Return how many there are, for as long as a loop goes over them."""
         raise NotImplementedError
 
+    def are_any(self) -> Any:
+        """Return whether there are any, of which only the run may tell."""
+        raise NotImplementedError
+
 
 def iterate(iterable: Any) -> Iterator[Any]:
     """Iterate as a ``for`` statement does."""

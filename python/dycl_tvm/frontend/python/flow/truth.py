@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.python.flow.iteration import ByIndex
 from dycl_tvm.frontend.python.program import special_method
 from dycl_tvm.frontend.trace.join import undecided
 from dycl_tvm.frontend.trace.join.poison import Poison, use
@@ -26,6 +27,8 @@ def truth(x: Any) -> Any:
         return truth_of(x)
     if scalars.is_symbolic(x):
         return scalars.truth_operand(x)
+    if issubclass(type(x), ByIndex):
+        return truth(type(x).are_any(x))
     for name in ("__bool__", "__len__"):
         method = special_method(x, name)
         if method is not None:

@@ -131,7 +131,7 @@ def form_of(c: Captured) -> Form | None:
         items = [form_of(i) for i in c.items]
         known = type(c.obj) in (tuple, list, dict) or hasattr(c.obj, "_fields")
         return (type(c.obj), c.keys, cast("list[Form]", items)) if known and all(i is not None for i in items) else None
-    return c if isinstance(c, NumberLeaf) or c.obj is None or type(c.obj) is str else None
+    return c if isinstance(c, NumberLeaf) or (isinstance(c, Plain) and (c.obj is None or type(c.obj) is str)) else None
 
 
 @dataclass
@@ -245,9 +245,14 @@ def same_number(a: NumberLeaf, b: NumberLeaf) -> bool:
     return type(a.operand) is type(b.operand) and repr(a.operand) == repr(b.operand)  # 0.0 is not -0.0, NaN is NaN
 
 
+def is_immutable(x: Any) -> bool:
+    """Whether an object cannot be changed, and is as good as any that is equal to it."""
+    return issubclass(type(x), _IMMUTABLE)
+
+
 def same_plain(objects: list[Any]) -> bool:
     first = objects[0]
-    if issubclass(type(first), _IMMUTABLE) and all(type(o) is type(first) for o in objects):
+    if is_immutable(first) and all(type(o) is type(first) for o in objects):
         return all(o == first for o in objects)
     if all(isinstance(o, types.MethodType) for o in objects):
         return all(o.__self__ is first.__self__ and o.__func__ is first.__func__ for o in objects)

@@ -253,7 +253,14 @@ class Header:
     def _known(self) -> tuple[int, ...]:
         """Return what only grows from round to round."""
         sets: tuple[Any, ...] = (self._general, self._poisoned, self._places, self._links, self._shared, self._renamed, self._told)
-        return (*[len(s) for s in sets], count_unset(self._poisoned), self._identities.size(), self._kinds.size(), *self._growth.size(), *self._varied.size())
+        return (
+            *[len(s) for s in sets],
+            count_unset(self._poisoned),
+            self._identities.size(),
+            self._kinds.size(),
+            *self._growth.size(),
+            *self._varied.size(),
+        )
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
@@ -430,7 +437,7 @@ class Header:
         """Whether a variable may be of several kinds in every trip: what the first trip surely changes is better taken out of the loop."""
         is_variable = len(path) == 1 + (path[0] in self._places)
         varies = isinstance(header, Alternatives) or isinstance(back, Alternatives) or self.decision.unroll > 0
-        return is_variable and varies and not self.decision.recursion
+        return is_variable and varies and bool(self.decision.parts)
 
     def _compare_kinds(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         """Compare a variable that is of several kinds with what the body leaves."""

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from dycl_tvm.frontend.trace.join.captured import Captured, Items, NumberLeaf, TensorLeaf, capture, rebuild
-from dycl_tvm.frontend.trace.join.kinds import MOST_KINDS, alternatives, are_one_kind, is_kind, is_older, placeholder
+from dycl_tvm.frontend.trace.join.kinds import alternatives, are_few, are_one_kind, is_kind, is_older, placeholder
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.storage import tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like
@@ -42,7 +42,7 @@ class HeaderKinds:
         return self._size
 
     def begin(self, path: Path, header: Captured, back: Captured) -> bool:
-        """Let a variable be of several kinds, if what it is at the header and what the body leaves there are of few; return whether it is."""
+        """Let a variable be of several kinds, if what it is at the header and what the body leaves are of few; return whether it is."""
         self.blanks[path] = []
         if self.note(path, header) and self.note(path, back):
             return True
@@ -53,12 +53,12 @@ class HeaderKinds:
         """Note the kinds that a variable is of; return whether the variable can be of them."""
         known = self.blanks[path]
         for _, one in alternatives(c):
-            if not is_kind(one, self._since) or _has_length(one):
+            if not is_kind(one) or _has_length(one):
                 return False
             if not any(are_one_kind(blank, one) for blank in known):
                 known.append(_blank(one, self._since))
                 self._size += 1
-        return len(known) <= MOST_KINDS
+        return are_few(known)
 
     def split(self, path: Path, c: Captured) -> list[tuple[Operand, Captured | None]]:
         """Return for each kind of a variable whether a value is of it, and what it is then; all its kinds are known."""

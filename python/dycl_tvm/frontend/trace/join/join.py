@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_plain,
     same_structure,
 )
-from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, by_kind, is_older, placeholder, renewed
+from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, are_one_kind, by_kind, is_older, placeholder, renewed
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
@@ -225,15 +225,15 @@ class Join:
         return poison if groups is None else self._one_of(groups, what, why)
 
     def _kinds(self, found: Sequence[Captured]) -> Groups | None:
-        """Return what values are kind by kind, where their paths cannot part at the decision behind which they met, or would again and again.
+        """Return what values are kind by kind, where paths cannot part at the decision behind which they met, or would ever again.
 
         So it is in loops, and behind them. What a container holds is not told apart by itself.
         """
         rolling = self.session.decisions.rolling
         in_loop = rolling or getattr(self.decision, "is_loop", False) or any(isinstance(c, Alternatives) for c in found)
-        if self._depth or not in_loop or (rolling and rolling[-1].loop.recursion):
+        if self._depth or not in_loop or (rolling and not rolling[-1].loop.parts):
             return None
-        return by_kind(found, self.clock)
+        return by_kind(found)
 
     def _one_of(self, groups: Groups, what: Name, why: Why) -> OneOf:
         kinds: list[tuple[Operand, Any]] = []
@@ -360,7 +360,7 @@ class Join:
         if not all(same_structure(first, c) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         if isinstance(first.obj, tuple) and (groups := self._kinds(found)) is not None:
-            return self._one_of(groups, what, self._differing.add(what, sides_of(found)))
+            return self._one_of(groups, what, self._note_items(found, what))
         key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:
             self._depth += 1
@@ -374,6 +374,19 @@ class Join:
             join_identities(merged, [c.obj for c in found], self.decision)
             self._memo[key] = merged
         return self._memo[key]
+
+    def _note_items(self, found: list[Items], what: Name) -> Why:
+        """Take down which items of tuples differ; return what is to be said of the first."""
+        whys: list[Why] = []
+        for i, first in enumerate(found[0].items):
+            items, name = [c.items[i] for c in found], what.item(label_of(found[0], i))
+            if all(are_one_kind(first, c) for c in items):
+                continue
+            if isinstance(first, Items) and all(isinstance(c, Items) and same_structure(first, c) for c in items):
+                whys.append(self._note_items(items, name))  # type: ignore[arg-type]  # all are
+            else:
+                whys.append(self._differing.add(name, sides_of(items)))
+        return whys[0]
 
     # -- the heap -----------------------------------------------------------------------------------------------------
     def _heap(self) -> list[tuple[Place, Any, list[Any]]]:
@@ -422,7 +435,7 @@ class Join:
         return values[0] if all(v is values[0] for v in values) else self.phi(values[0].type, list(values))
 
     def _joined(self, key: Any, place: Place) -> tuple[Any, list[Any]]:
-        """Return contents of a place, and the items that it has after the join: a path that has not changed it brings what it held before."""
+        """Return contents of a place, and its items after the join: a path that has not changed it brings what it held before."""
         base = capture_place(place, place.read())
         containers = set(containers_in(base.items))
         found = [path.places[key] if key in path.places else self._unchanged(path, base, containers) for path in self.paths]

@@ -8,13 +8,13 @@ made it: so there are as many paths behind that place as there are kinds, howeve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.decisions import Decision
-from dycl_tvm.frontend.trace.heap.places import MISSING, MUTABLE
 from dycl_tvm.frontend.trace.join.captured import (
     Alternatives,
     Captured,
@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     Plain,
     TensorLeaf,
     adopt,
+    is_immutable,
     same_plain,
     same_structure,
 )
@@ -39,8 +40,8 @@ from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, tensor_type
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import ScalarType, TensorType, Type
 
-#: So many kinds may one value be of: each is a way of its own from where the value is used.
-MOST_KINDS = 8
+#: So many kinds may one value be of, each a way of its own from where the value is used; and so many that are tensors, tuples and so on.
+_MOST, _MOST_OF_A_TYPE = 8, 3
 #: What paths bring, kind by kind: the number of the path, its flag of the kind, and the value there.
 Groups = list[list[tuple[int, Operand, Captured]]]
 _EMPTY = {"int": 0, "float": 0.0, "bool": False}
@@ -76,17 +77,15 @@ def alternatives(c: Captured) -> list[tuple[Operand, Captured]]:
     return c.kinds if isinstance(c, Alternatives) else [(True, c)]
 
 
-def is_kind(c: Captured, since: int) -> bool:
-    """Whether a captured value can be one kind beside others, which paths have that began at a moment: no object that one of them made."""
+def is_kind(c: Captured) -> bool:
+    """Whether a captured value can be one kind beside others: no object of which a path knows what it holds."""
     if isinstance(c, Items):
-        return all(is_kind(item, since) for item in c.items)
+        return all(map(is_kind, c.items))
     if isinstance(c, TensorLeaf):
         return not isinstance(c.value, Stale)
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
-    if not isinstance(c, Plain) or isinstance(c.obj, Poison) or c.obj is MISSING:
-        return False
-    return same_plain([c.obj, c.obj]) or not current().heap.is_newer(c.obj, since)
+    return isinstance(c, Plain) and is_immutable(c.obj)
 
 
 def are_one_kind(a: Captured, b: Captured) -> bool:
@@ -97,7 +96,7 @@ def are_one_kind(a: Captured, b: Captured) -> bool:
         return _alike(a.obj, b.obj)
     if isinstance(a, NumberLeaf) and isinstance(b, NumberLeaf):
         return scalars._kind(a.operand) == scalars._kind(b.operand)
-    return isinstance(a, Plain) and isinstance(b, Plain) and (a.obj is b.obj or same_plain([a.obj, b.obj]))
+    return isinstance(a, Plain) and isinstance(b, Plain) and same_plain([a.obj, b.obj])
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -106,12 +105,12 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return tensor_type(a) == tensor_type(b) and marks_of(a) == marks_of(b)
 
 
-def by_kind(found: Sequence[Captured], since: int) -> Groups | None:
+def by_kind(found: Sequence[Captured]) -> Groups | None:
     """Return what values of several paths are, kind by kind; None if they are not of a few kinds."""
     groups: Groups = []
     for path, c in enumerate(found):
         for flag, one in alternatives(c):
-            if not is_kind(one, since):
+            if not is_kind(one):
                 return None
             group = next((g for g in groups if are_one_kind(g[0][2], one)), None)
             if group is None:
@@ -119,7 +118,13 @@ def by_kind(found: Sequence[Captured], since: int) -> Groups | None:
             elif group[-1][0] == path:
                 return None
             group.append((path, flag, one))
-    return groups if 1 < len(groups) <= MOST_KINDS else None
+    return groups if len(groups) > 1 and are_few([group[0][2] for group in groups]) else None
+
+
+def are_few(kinds: Sequence[Captured]) -> bool:
+    """Whether one value may be of so many kinds: what grows in every trip of a loop would be of ever more."""
+    types = Counter(type(c.obj) for c in kinds if not isinstance(c, Plain))
+    return len(kinds) <= _MOST and all(n <= _MOST_OF_A_TYPE for n in types.values())
 
 
 def placeholder(type_: Type) -> Operand:
