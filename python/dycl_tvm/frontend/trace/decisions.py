@@ -35,6 +35,9 @@ class Decision:
     origin: Origin | None
     clock: int
     target: Any = None
+    #: Whether sides of it are still to be joined where they end; else some of them wait at the target of a jump only, which has begun then.
+    joins: bool = True
+    bound_for: int = 0
     #: It is a loop: "forking" it runs its first iterations unrolled.
     is_loop: bool = False
     unroll: int = 0
@@ -78,10 +81,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Round:
-    """One run of the body of a rolled loop, which began at an event."""
+    """One run of the body of a rolled loop, which began at an event and at a moment."""
 
     began: int
     loop: Decision
+    moment: int = 0
 
 
 #: What to write where the calls of a recursion make something longer.
@@ -182,25 +186,28 @@ class Decisions:
     def open(self, cond: Operand, choice: bool = False) -> Decision:
         """Begin to explore all sides of a decision."""
         decision = self._make(cond, choice)
+        decision.joins, decision.bound_for = True, 0
         self.opened.append(decision)
         return decision
 
     def of_kind(self, flag: Value) -> bool | Decision:
         """Return whether a flag of a value of several kinds holds, if this run was started with that; else what parts the paths here.
 
-        In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop.
+        In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop, and whatever waits behind it.
         """
         known = self.answer(flag)
         if known is not None:
             return known
         decision = self._make(flag, False)
-        began = self.rolling[-1].began if self.rolling else 0
-        decision.target = next((d.target for d in self.opened if d.index >= began), decision)
+        if self.rolling and self.rolling[-1].loop.parts:
+            trip = self.rolling[-1]
+            inside = [d for d in self.opened if d.index >= trip.began and (d.joins or d.bound_for > trip.moment)]
+            decision.target = inside[0].target if inside else decision
         return decision
 
     def is_rolled(self, decision: Any) -> bool:
-        """Whether a decision is in the body of a loop that is recorded as one: paths cannot part there any more."""
-        return isinstance(decision, Decision) and any(r.began <= decision.index < end for r, end in self.rolled)
+        """Whether a decision is in the body of a loop that is recorded as one, or that loop: paths cannot part there any more."""
+        return any(r.loop is decision or r.began <= decision.index < end for r, end in self.rolled)
 
     def choice(self) -> Decision:
         """Return a decision for a choice that is not explored where it is made."""

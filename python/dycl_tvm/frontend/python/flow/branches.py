@@ -44,11 +44,13 @@ class Scope:
         current().journal.close_to(self.depth)
 
 
-def join_paths(paths: list[PathState], scope: Scope, decision: Any, name: str, differing: Mismatches) -> tuple[dict[str, Any], Any]:
-    """Go on where several paths meet; return the joined variables and value."""
+def join_paths(
+    paths: list[PathState], scope: Scope, decision: Any, name: str, differing: Mismatches, of_loop: bool = False
+) -> tuple[dict[str, Any], Any]:
+    """Go on where several paths meet, which may be those of a loop's trips; return the joined variables and value."""
     if len(paths) == 1:
         return go_on(paths[0])
-    return Join(paths, scope.clock, decision, name, differing).run()
+    return Join(paths, scope.clock, decision, name, differing, of_loop).run()
 
 
 class If:
@@ -114,22 +116,25 @@ class If:
                 self._before, self._knows = self._told.begin(self._round == 1), True
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
-            if self._round == 2 and not self._paths and not self._kept:
-                session.decisions.close(self._token)  # the first side has left for good: nothing is joined with it
+            if self._round == 2 and not self._paths:
+                self._end_joining()  # the first side has left for good: nothing is joined with it
             return True
         self._scope.close()
+        self._end_joining()
         if not self._paths:
-            if not self._kept:
-                session.decisions.close(self._token)
             raise Dead
         differing = between_paths([self._token], ("if the test holds", "if not"))
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
-        if not self._kept:
-            session.decisions.close(self._token)
         if self._told is not None and len(self._paths) == 1:
             self._learn()
         return False
+
+    def _end_joining(self) -> None:
+        """No side waits any more to be joined with the other where they end."""
+        self._token.joins = False
+        if not self._kept:
+            current().decisions.close(self._token)
 
     def _learn(self) -> None:
         """One side has left: what its test tells of a length holds from here on."""
@@ -156,6 +161,7 @@ class If:
         if isinstance(error, Jump):
             with exits().beyond(error.target.modes):
                 self._kept |= error.target.receive(error, self._token)
+            self._token.bound_for = max(self._token.bound_for, error.target.began())
         elif isinstance(error, ControlFlow) and not isinstance(error, Dead):
             return False
         elif isinstance(error, Exception):
@@ -229,6 +235,10 @@ class Frame:
             current().decisions.wait(token)
         return True
 
+    def began(self) -> int:
+        """Return when the body began to run."""
+        return self._scope.clock
+
     def __enter__(self) -> None:
         self._scope = Scope()
         self.modes = len(exits().modes)
@@ -261,9 +271,10 @@ class Frame:
             return alive
         session.journal.rollback(self._scope.mark)
         self._scope.close()
-        _, self.value = join_paths(self._paths, self._scope, self._decision(), "returned", between_paths(self._tokens))
+        decision = self._decision()
         for token in self._tokens:
             session.decisions.close(token)
+        _, self.value = join_paths(self._paths, self._scope, decision, "returned", between_paths(self._tokens))
         return True
 
     def _decision(self) -> Any:

@@ -88,6 +88,10 @@ class Loop:
     def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
         return {n: variables[n] for n in self.names if n in variables}
 
+    def began(self) -> int:
+        """Return when the loop began."""
+        return self._outer.clock
+
     def _decision(self) -> Any:
         if self._tokens:
             return min((t.target for t in self._tokens), key=lambda t: t.index)
@@ -206,7 +210,7 @@ class Loop:
                 self._continues.append(capture_path(self._variables, scope.mark))
             session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing())
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing(), of_loop=True)
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -229,9 +233,10 @@ class Loop:
             self._breaks.append(capture_path(self._own(variables), scope.mark))
         session.journal.rollback(scope.mark)
         scope.close()
-        self.env, _ = join_paths(self._breaks, scope, self._decision(), "after_loop", self._differing())
-        self.restore = True
+        decision, differing = self._decision(), self._differing()
         self._release()
+        self.env, _ = join_paths(self._breaks, scope, decision, "after_loop", differing, of_loop=True)
+        self.restore = True
 
     def _release(self) -> None:
         for token in self._tokens:
@@ -327,7 +332,7 @@ class Loop:
             self.env = self._header.settle_kinds(self._at_header)
             return
         self._inner = Scope()
-        current().decisions.rolling.append(Round(current().builder.cursor, self._loop))
+        current().decisions.rolling.append(Round(current().builder.cursor, self._loop, self._inner.clock))
         self.env = self._header.open({n for n in self.names if n not in self._entry})
         self._at_header = dict(self.env)
         waiting = (self._breaks, self._tokens, self._continues, self._exits)
@@ -371,7 +376,7 @@ class Loop:
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
+            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing(), of_loop=True)
             header.end_trip()
             env = self._next_trip(env)
             self._refuse_advanced()
@@ -402,7 +407,10 @@ class Loop:
         if not exits:
             self._dead = self.stop = True
             return
-        self.env, _ = join_paths(exits, self._outer, self._decision(), "exit", self._differing())
+        decision, differing = self._decision(), self._differing()
+        if not self._breaks:
+            self._release()
+        self.env, _ = join_paths(exits, self._outer, decision, "exit", differing, of_loop=True)
         self._variables = self.env
         self.restore = True
 

@@ -136,8 +136,9 @@ class Header:
         self._flags: dict[Path, Operand] = {}
         self._flag_params: dict[Any, Value] = {}
         self._of_kinds: list[OneOf] = []
-        #: Why variables may have to be of several kinds.
+        #: Why variables may have to be of several kinds; and those for which the first trip is taken out of the loop if they are used in it.
         self._whys: dict[Path, Why] = {}
+        self._taken_out: set[Path] = set()
 
     def anew(self) -> Header:
         """Return the header of which nothing is known yet."""
@@ -339,7 +340,8 @@ class Header:
                 self._flag_params[alike] = self._param(where, BOOL, flag)
             kinds.append((self._flag_params[alike], self._generalise((*where, "value"), one or self._kinds.blanks[path][i])))
         made = OneOf(self.decision, self._whys[path], kinds)
-        self._of_kinds.append(made)
+        if path not in self._taken_out:
+            self._of_kinds.append(made)
         return made
 
     def _rebuilt(self, path: Path, c: Items, made: Any) -> Any:
@@ -430,14 +432,17 @@ class Header:
                 self._compare((*path, i), name.item(label_of(header, i)), h, b, found)
         elif header.obj is not back.obj and not same_plain([header.obj, back.obj]):
             self._whys[path] = self._differing.add(name, sides_of([header, back]))
-            if not (self._may_be_of_kinds(path, header, back) and self._kinds.begin(path, header, back)):
+            if not self._is_of_kinds(path, header, back):
                 self._poisoned[path] = self._whys[path]
 
-    def _may_be_of_kinds(self, path: Path, header: Captured, back: Captured) -> bool:
-        """Whether a variable may be of several kinds in every trip: what the first trip surely changes is better taken out of the loop."""
+    def _is_of_kinds(self, path: Path, header: Captured, back: Captured) -> bool:
+        """Whether a variable may be of several kinds at the header. If the first trip surely changes which, that is better taken out."""
         is_variable = len(path) == 1 + (path[0] in self._places)
-        varies = isinstance(header, Alternatives) or isinstance(back, Alternatives) or self.decision.unroll > 0
-        return is_variable and varies and bool(self.decision.parts)
+        if not (is_variable and self.decision.parts and self._kinds.begin(path, header, back)):
+            return False
+        if not self.decision.unroll and not isinstance(header, Alternatives) and not isinstance(back, Alternatives):
+            self._taken_out.add(path)
+        return True
 
     def _compare_kinds(self, path: Path, name: Name, header: Captured, back: Captured, found: dict[Path, Operand]) -> None:
         """Compare a variable that is of several kinds with what the body leaves."""
@@ -445,6 +450,8 @@ class Header:
             del self._kinds.blanks[path]
             self._poisoned[path] = self._differing.add(name, sides_of([header, back]), unset=may_be_unset(back))
             return
+        if isinstance(back, Alternatives):
+            self._taken_out.discard(path)
         for i, ((_, before), (flag, after)) in enumerate(zip(self._kinds.split(path, header), self._kinds.split(path, back))):
             where = (*path, _Kind(i))
             found[where] = flag

@@ -86,11 +86,13 @@ class Join:
         What to fork if a value that could not be joined is used.
     differing : Mismatches
         Takes down what cannot be joined.
+    of_loop : bool
+        Whether they are those of a loop's trips: of these there may be many.
     """
 
-    def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches) -> None:
+    def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches, of_loop: bool = False) -> None:
         self.session = current()
-        self._differing = differing
+        self._differing, self._of_loop = differing, of_loop
         #: The first container that holds other items on one path than on another: the paths cannot go on as one.
         self._apart: Why | None = None
         self.paths, self.clock, self.decision = paths, clock, decision
@@ -230,7 +232,7 @@ class Join:
         So it is in loops, and behind them. What a container holds is not told apart by itself.
         """
         rolling = self.session.decisions.rolling
-        in_loop = rolling or getattr(self.decision, "is_loop", False) or any(isinstance(c, Alternatives) for c in found)
+        in_loop = rolling or self._of_loop or any(isinstance(c, Alternatives) for c in found)
         if self._depth or not in_loop or (rolling and not rolling[-1].loop.parts):
             return None
         return by_kind(found)

@@ -165,7 +165,7 @@ class Settled:
     def _settle(self, x: OneOf) -> Any:
         left = kinds_of(x)
         while True:
-            left = [kind for kind in left if self._answer(kind[0]) is not False]
+            left = [kind for kind in left if self._answer(kind[0]) is not False] or left[-1:]
             sure = [value for flag, value in left if self._answer(flag)]
             if sure or len(left) == 1:
                 return sure[0] if sure else left[0][1]
