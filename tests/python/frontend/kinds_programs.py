@@ -37,7 +37,7 @@ class Programs:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._names = ["a", "b", "c"][: self._random.randint(1, 3)]
+        self._names = ["a", "b", "c"][: self._random.choice([1, 1, 2, 3])]
         self._on_object = self._random.random() < 0.2
         self._helper = self._random.random() < 0.4
         self._loops = 0
@@ -59,7 +59,7 @@ class Programs:
 
     def _source(self) -> str:
         lines = [f"{self._target(name)} = {self._value()}" for name in self._names]
-        lines += self._block(2)
+        lines += self._loop(2)
         lines.append(f"return x, {', '.join(map(self._target, self._names))}")
         body = "".join(f"    {line}\n" for line in (["s = S()"] if self._on_object else []) + lines)
         return f"class S:\n    pass\n\n\ndef g(v, x):\n{_HELPER}\n\ndef f(x, n):\n{body}"
@@ -82,7 +82,7 @@ class Programs:
 
     def _block(self, depth: int) -> list[str]:
         lines: list[str] = []
-        for _ in range(self._random.randint(1, 3)):
+        for _ in range(self._random.randint(1, 2)):
             lines += self._statement(depth)
         return lines
 

@@ -190,7 +190,7 @@ class Decisions:
         self.opened.append(decision)
         return decision
 
-    def of_kind(self, flag: Value) -> bool | Decision:
+    def of_kind(self, flag: Value, origin: Origin | None = None) -> bool | Decision:
         """Return whether a flag of a value of several kinds holds, if this run was started with that; else what parts the paths here.
 
         In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop, and whatever waits behind it.
@@ -199,6 +199,7 @@ class Decisions:
         if known is not None:
             return known
         decision = self._make(flag, False)
+        decision.origin = origin or decision.origin
         if self.rolling and self.rolling[-1].loop.parts:
             trip = self.rolling[-1]
             inside = [d for d in self.opened if d.index >= trip.began and (d.joins or d.bound_for > trip.moment)]

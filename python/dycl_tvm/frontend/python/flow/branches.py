@@ -47,7 +47,7 @@ class Scope:
 def join_paths(
     paths: list[PathState], scope: Scope, decision: Any, name: str, differing: Mismatches, of_loop: bool = False
 ) -> tuple[dict[str, Any], Any]:
-    """Go on where several paths meet, which may be those of a loop's trips; return the joined variables and value."""
+    """Go on where several paths meet, which may have left a rolled loop; return the joined variables and value."""
     if len(paths) == 1:
         return go_on(paths[0])
     return Join(paths, scope.clock, decision, name, differing, of_loop).run()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import linecache
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.frontend.python.flow.parting import part
+from dycl_tvm.frontend.python.flow.parting import part, part_by_kind
 from dycl_tvm.frontend.python.flow.suspended import Suspended
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.locate import is_library_file, origin_in
@@ -71,7 +72,7 @@ class Exits(OfOneRun):
     def leave_by_return(self, value: Any, origin: Origin | None = None) -> None:
         """End the path with a return site; or with several, where paths were joined that return different structures."""
         parted, value = False, program().state.lists.in_results(value)
-        for view in part(value, origin):
+        for view in itertools.chain(part(value, origin), part_by_kind(value, origin)):
             parted = True
             self._return(value, origin, self._state(), view)
         if not parted:

@@ -210,7 +210,7 @@ class Loop:
                 self._continues.append(capture_path(self._variables, scope.mark))
             session.journal.rollback(scope.mark)
             scope.close()
-            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing(), of_loop=True)
+            self.env, _ = join_paths(self._continues, scope, self._decision(), "continue", self._differing())
             self.restore = True
             self._continues = []
             self._variables = self.env
@@ -235,7 +235,7 @@ class Loop:
         scope.close()
         decision, differing = self._decision(), self._differing()
         self._release()
-        self.env, _ = join_paths(self._breaks, scope, decision, "after_loop", differing, of_loop=True)
+        self.env, _ = join_paths(self._breaks, scope, decision, "after_loop", differing, self._header is not None)
         self.restore = True
 
     def _release(self) -> None:
@@ -376,7 +376,7 @@ class Loop:
         if paths:
             session.journal.rollback(scope.mark)
             header.reopen()
-            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing(), of_loop=True)
+            env, _ = join_paths(paths, scope, self._decision(), "continue", self._differing())
             header.end_trip()
             env = self._next_trip(env)
             self._refuse_advanced()
@@ -410,7 +410,7 @@ class Loop:
         decision, differing = self._decision(), self._differing()
         if not self._breaks:
             self._release()
-        self.env, _ = join_paths(exits, self._outer, decision, "exit", differing, of_loop=True)
+        self.env, _ = join_paths(exits, self._outer, decision, "exit", differing, self._header is not None)
         self._variables = self.env
         self.restore = True
 

@@ -8,6 +8,7 @@ its beginning, and find nothing new: so here each path gets a return site of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -17,6 +18,7 @@ import torch
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.join.captured import Captured, Form, Items, NumberLeaf, PathState, Plain, TensorLeaf
 from dycl_tvm.frontend.trace.join.join import Join, Joined, LastJoin
+from dycl_tvm.frontend.trace.join.kinds import OneOf, kinds_of
 from dycl_tvm.frontend.trace.join.mismatch import Name, between_paths
 from dycl_tvm.frontend.trace.join.poison import Poison, forms_at
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
@@ -29,6 +31,8 @@ from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 
 #: Shows a value of the joined path as it is on one of the paths.
 View = Callable[[Any], Any]
+#: So many ways may one path part into that returns values of several kinds.
+_MOST_WAYS = 32
 
 
 def part(value: Any, origin: Origin | None) -> Iterator[View]:
@@ -73,13 +77,41 @@ def part(value: Any, origin: Origin | None) -> Iterator[View]:
     yield _view(poisons, objects, joined, args)
 
 
-def _poisons(value: Any, origin: Origin | None) -> list[Poison]:
-    """Return the poisons in a value; none if reading its tensors would record operations."""
-    found: list[Poison] = []
+def part_by_kind(value: Any, origin: Origin | None) -> Iterator[View]:
+    """Part the path at hand by the kinds of the values that it returns, and go on on each way, one after the other.
+
+    Nothing is joined with a path that leaves the network: so it may part wherever it is. If there is no such value, nothing is yielded.
+    """
+    found = list({id(x): x for x in _poisons(value, origin, OneOf)}.values())
+    if found and math.prod(len(kinds_of(x)) for x in found) <= _MOST_WAYS:
+        yield from _ways(found, {}, {})
+
+
+def _ways(found: list[Any], known: dict[int, Any], answers: dict[int, bool]) -> Iterator[View]:
+    if not found:
+        yield lambda x: known.get(id(x), x)
+        return
+    builder, (x, *rest) = current().builder, found
+    left = [(flag, one) for flag, one in kinds_of(x) if answers.get(id(flag)) is not False]
+    while left:
+        (flag, one), *left = left
+        if not left or answers.get(id(flag)):
+            yield from _ways(rest, {**known, id(x): one}, answers)
+            return
+        here, others = builder.new_block("kind"), builder.new_block("others")
+        builder.branch(flag, here, others)
+        builder.block = here
+        yield from _ways(rest, {**known, id(x): one}, {**answers, id(flag): True, **{id(f): False for f, _ in left}})
+        builder.block, answers = others, {**answers, id(flag): False}
+
+
+def _poisons(value: Any, origin: Origin | None, kind: type[Poison] = Poison) -> list[Any]:
+    """Return the poisons of a kind in a value; none if reading its tensors would record operations."""
+    found: list[Any] = []
     stale: list[Any] = []
 
     def look(x: Any) -> Any:
-        if type(x) is Poison:
+        if type(x) is kind:
             found.append(x)
             return None
         if isinstance(x, StagedTensor) and x.chain and x._cached[0] != x.storage_.version:

@@ -212,7 +212,7 @@ class Header:
 
     def settle_kinds(self, env: dict[str, Any]) -> dict[str, Any]:
         """Return the variables at the header, and set the places, as they are on the path through the body that begins now."""
-        settled = Settled(self._of_kinds)
+        settled = Settled(self._of_kinds, self.decision.origin)
         for (place, contents), items in zip(self._writes, self._items):
             if settled.changes(items):
                 place.write(filled(place, contents, list(map(settled, items))))

@@ -87,7 +87,7 @@ class Join:
     differing : Mismatches
         Takes down what cannot be joined.
     of_loop : bool
-        Whether they are those of a loop's trips: of these there may be many.
+        Whether they leave a rolled loop.
     """
 
     def __init__(self, paths: list[PathState], clock: int, decision: Any, name: str, differing: Mismatches, of_loop: bool = False) -> None:
@@ -121,7 +121,7 @@ class Join:
         if self._apart is not None:
             self.session.decisions.fork(self.decision, self._apart.reason, self._differing)
         self.enter()
-        settled = Settled(self._of_kinds)
+        settled = Settled(self._of_kinds, getattr(self.decision, "origin", None))
         for place, raw, items in writes:
             self.session.journal.touch(place)
             place.write(filled(place, raw, list(map(settled, items))))

@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.values.folding import made_once
 from dycl_tvm.frontend.trace.values.grown import Grown, is_alike
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.storage import DTYPES, Stale, tensor_type
-from dycl_tvm.hcfg.nodes import Operand, Value
+from dycl_tvm.hcfg.nodes import Operand, Origin, Value
 from dycl_tvm.hcfg.types import ScalarType, TensorType, Type
 
 #: So many kinds may one value be of, each a way of its own from where the value is used; and so many that are tensors, tuples and so on.
@@ -147,9 +147,12 @@ class Settled:
     ----------
     found : iterable of OneOf
         In the order in which they were made.
+    origin : Origin or None
+        What is to be said of where paths part; else the place at hand.
     """
 
-    def __init__(self, found: Iterable[OneOf]) -> None:
+    def __init__(self, found: Iterable[OneOf], origin: Origin | None = None) -> None:
+        self._origin = origin
         self._answers: dict[int, bool] = {}
         self._decisions: dict[int, Decision] = {}
         self._known = {id(x): (x, self._settle(x)) for x in found}
@@ -173,7 +176,7 @@ class Settled:
             assert isinstance(flag, Value)
             found = self._decisions.get(id(flag))
             if found is None:
-                answer = current().decisions.of_kind(flag)
+                answer = current().decisions.of_kind(flag, self._origin)
                 if isinstance(answer, bool):
                     self._note(kinds_of(x), flag, answer)
                     continue
