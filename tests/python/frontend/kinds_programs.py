@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Random programs whose variables are of several kinds, from trip to trip and from path to path: None and then a state, texts that name modes."""
+"""Random programs whose variables are of several kinds, from trip to trip and path to path: None or a state, texts that name modes."""
 
 from __future__ import annotations
 

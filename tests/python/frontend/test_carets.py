@@ -56,7 +56,7 @@ PROGRAMS = [
     ("raise ValueError(torch.histogram(x, 3))", "torch.histogram"),
     ("try: y = x + torch.histogram(x, 3)\n    except ValueError: pass", "torch.histogram"),
     (
-        "h = None\n    while x.sum() < 10:\n        y = x if h is None else x + 1\n        h = object() if h is None else None\n        x = y + 1",
+        "h = None\n    while x.sum() < 10:\n        x = x if h is None else x + 1\n        h = object() if h is None else None",
         "h is None",
     ),
     ("h = x\n    while x.sum() < 10:\n        n = h.shape[0]\n        h = object()\n        x = x + n", "h.shape"),

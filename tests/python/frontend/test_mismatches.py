@@ -96,10 +96,10 @@ def test_containers_changed_on_one_side_are_named() -> None:
 
 def leaves_early(z):
     if z.sum() > 3:
-        return z, 1, "a"
+        return [z, 1, "a"]
     if z.max() > 1:
-        return None, 2.0, "a"
-    return z[0], 3, "a"
+        return [None, 2.0, "a"]
+    return [z[0], 3, "a"]
 
 
 def calls_what_leaves_early(x):

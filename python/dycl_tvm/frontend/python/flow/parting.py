@@ -111,8 +111,8 @@ def _poisons(value: Any, origin: Origin | None, kind: type[Poison] = Poison) -> 
     stale: list[Any] = []
 
     def look(x: Any) -> Any:
-        if type(x) is kind:
-            found.append(x)
+        if type(x) in (Poison, OneOf):
+            found.extend([x] if type(x) is kind else [])
             return None
         if isinstance(x, StagedTensor) and x.chain and x._cached[0] != x.storage_.version:
             stale.append(x)

@@ -136,7 +136,7 @@ class Header:
         self._flags: dict[Path, Operand] = {}
         self._flag_params: dict[Any, Value] = {}
         self._of_kinds: list[OneOf] = []
-        #: Why variables may have to be of several kinds; and those for which the first trip is taken out of the loop if they are used in it.
+        #: Why variables may have to be of several kinds; and those for which the first trip is taken out of the loop where they are used.
         self._whys: dict[Path, Why] = {}
         self._taken_out: set[Path] = set()
 

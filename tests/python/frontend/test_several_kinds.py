@@ -1,0 +1,177 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Variables of loops that are of one of several kinds, of which the run tells which: None or a state, texts that name the mode at hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check, same
+from kinds_programs import Programs
+from torch import nn
+
+from dycl_tvm.errors import PathExplosionError, UnsupportedError
+from dycl_tvm.frontend.python import stage
+
+INPUTS = [
+    (torch.tensor(x), torch.tensor(n))
+    for x in ([0.25, 0.5, -1.0], [2.0, 1.5, 0.75], [-3.0, 4.0, 0.5], [1.0, -2.0, 5.5])
+    for n in (0.0, 3.0, 9.0, 30.0)
+]
+
+
+def a_state_that_some_trips_set(x, n):
+    h = last = None
+    for i in range(int(n) // 3):
+        y = x[i % 3] if last is None else x[last]
+        if y > 0:
+            h = (x * 0.5, y) if h is None else (h[0] + 1, h[1] * 2)
+            last = int(y * 10) % 3
+        x = x - 0.4
+    return x, h, last
+
+
+def modes_with_names(x, n):
+    mode, found = "search", 0
+    while x.sum() < n:
+        if mode == "search":
+            x = x + 1
+            if x[1] > 2:
+                mode, found = "track", found + 1
+        elif mode == "track":
+            x = x + 0.5
+            if x[2] > 3:
+                mode = "lost"
+        else:
+            x = x * 1.25 + 0.25
+            if x[0] > 4:
+                mode = "search"
+    return x, found, mode
+
+
+def asked_in_the_condition(x, n):
+    best = None
+    while best is None or best < n:
+        if x[0] > 1:
+            best = x.sum()
+        x = x + 1
+    return x, best
+
+
+def within_each_other(x, n):
+    h = None
+    for _ in range(int(n) // 8):
+        k = 0
+        while k < 3 and x.sum() < 20:
+            k += 1
+            x = x + 0.5 if h is None else x + h[0] * 0.25
+            if x.max() > 4:
+                break
+            if x[0] > x[1]:
+                h = (x, k)
+        x = x - 0.125
+    return x, None if h is None else h[1]
+
+
+@pytest.mark.parametrize("program", [a_state_that_some_trips_set, modes_with_names, asked_in_the_condition, within_each_other])
+def test_the_kind_is_a_number_of_the_run(program) -> None:
+    check(program, INPUTS, paths=6, max_paths=8)
+
+
+class Decoder(nn.Module):
+    """A transducer's greedy decoder: its state and its last symbol are None until there is a symbol."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.predict, self.join = nn.Embedding(3, 4), nn.GRUCell(4, 4), nn.Linear(8, 4)
+
+    def step(self, symbol, hidden):
+        given = torch.zeros(1, 4) if symbol is None else self.embed(torch.tensor([symbol]))
+        return self.predict(given, hidden)
+
+    def forward(self, frames, length):
+        hidden = symbol = None
+        symbols = torch.full((12,), -1)
+        count = 0
+        for t in range(int(length)):
+            not_blank, added = True, 0
+            while not_blank and added < 2:
+                after = self.step(symbol, hidden)
+                k = self.join(torch.cat([frames[t], after[0]])).argmax().item()
+                if k == 3:
+                    not_blank = False
+                else:
+                    symbols[count] = k
+                    symbol, hidden, count = k, after, count + 1
+                added += 1
+        return symbols, count
+
+
+def test_a_transducers_greedy_decoder() -> None:
+    torch.manual_seed(3)
+    model = Decoder().eval().requires_grad_(False)
+    inputs = [(torch.randn(6, 4) * 3, torch.tensor(n)) for n in (0, 1, 3, 6, 6, 6)]
+    graph = check(model, inputs, paths=4, max_paths=8)
+    assert len(graph.blocks) < 60
+
+
+def a_list_that_may_be_empty(x, n):
+    found = []
+    while x.sum() < n and len(found) < 6:
+        last = found[-1] if found else None
+        x = x + 1 if last is None else x + last * 0.125
+        if x[0] > 0:
+            found.append(int(x[0]))
+    return x, found
+
+
+def test_whether_a_growing_list_is_empty_is_asked_at_run_time() -> None:
+    check(a_list_that_may_be_empty, INPUTS, paths=4, max_paths=16, max_length=16)
+
+
+def the_wrong_kind(x, n):
+    h = None
+    while x.sum() < n:
+        if x[2] > 5:
+            x = x + h
+        if x[0] > 1:
+            h = x * 0.5
+        x = x + 1
+    return x
+
+
+def test_the_wrong_kind_raises_what_python_raises() -> None:
+    check(the_wrong_kind, INPUTS, paths=3)
+
+
+def an_object_a_trip(x, n):
+    h = None
+    while x.sum() < n:
+        if h is not None:
+            x = x + 1
+        if x[0] > 1:
+            h = object()
+        x = x + 1
+    return x
+
+
+def test_objects_that_trips_make_are_no_kinds() -> None:
+    with pytest.raises(UnsupportedError, match="`h`"):
+        stage(an_object_a_trip, INPUTS[0])
+
+
+@pytest.mark.parametrize("seed", [1, 4, 7, 1003, 1011])
+def test_random_programs(seed: int) -> None:
+    programs = Programs(seed)
+    program, inputs = programs.function(), programs.inputs()
+    try:
+        graph = stage(program, inputs[5], max_paths=100)
+    except PathExplosionError:
+        return
+    for args in inputs:
+        try:
+            want = program(*args)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                graph.interpret()(*args)
+            continue
+        assert same(want, graph.interpret()(*args))
