@@ -59,7 +59,6 @@ PROGRAMS = [
         "h = None\n    while x.sum() < 10:\n        x = x if h is None else x + 1\n        h = object() if h is None else None",
         "h is None",
     ),
-    ("h = x\n    while x.sum() < 10:\n        n = h.shape[0]\n        h = object()\n        x = x + n", "h.shape"),
     ("out = []\n    while x.sum() < 10:\n        out.append(x)\n        x = x + 1", "while x.sum() < 10:"),
     ("while x.sum() < 10:\n        y = x if x.max() > 3 else None\n        x = x + y", "x.max()"),
     ("while x.sum() < 10:\n        if x.max() > 3:\n            y = x\n        else:\n            y = None\n        x = x + y", "x.max()"),

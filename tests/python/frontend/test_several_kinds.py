@@ -111,7 +111,7 @@ def test_a_transducers_greedy_decoder() -> None:
     model = Decoder().eval().requires_grad_(False)
     inputs = [(torch.randn(6, 4) * 3, torch.tensor(n)) for n in (0, 1, 3, 6, 6, 6)]
     graph = check(model, inputs, paths=4, max_paths=8)
-    assert len(graph.blocks) < 60
+    assert len(graph.blocks) < 100
 
 
 def a_list_that_may_be_empty(x, n):

@@ -200,7 +200,7 @@ class VariedState:
         form = self.forms[path]
         length = _extent(back.obj, form.along)
         if bounds_of(length)[1] > form.most:
-            limit(operand_of(as_number(length) <= form.most), f"a loop makes a tensor longer than {form.most}, which max_length bounds")
+            limit(operand_of(as_number(length) <= form.most), f"a loop makes a tensor longer than {form.most}, which max_length or the trips bound")
 
 
 def _as_long_as(form: Varied, most: int) -> Varied:
