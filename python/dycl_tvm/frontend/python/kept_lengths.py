@@ -29,7 +29,6 @@ from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.storage import Storage, tensor_type
 from dycl_tvm.hcfg.nodes import Constant, Operand, Value
 from dycl_tvm.hcfg.sizes import padded
-from dycl_tvm.hcfg.types import TensorType
 
 Path = tuple[Any, ...]
 #: Where nobody gives a bound: so much longer is a buffer made that calls outgrow, until it is longer than this.
@@ -93,7 +92,7 @@ class Kept:
         most = self.form.most
         if form.most > most:
             most = self.bound if self.bound is not None else max(form.most, _FACTOR * most)
-        self.form = _sized(self.form, 0 if form.least < self.form.least else self.form.least, most)
+        self.form = self.form.sized(0 if form.least < self.form.least else self.form.least, most)
         self.contiguous &= is_contiguous(t)
         return self.bound is not None or most <= _MOST
 
@@ -102,7 +101,7 @@ class Kept:
         most = max(self.seen, self.first_length, 1)
         if self.narrowed or most >= self.form.most:
             return False
-        self.form, self.narrowed = _sized(self.form, self.form.least, most), True
+        self.form, self.narrowed = self.form.sized(self.form.least, most), True
         return True
 
 
@@ -119,11 +118,11 @@ def kept(like: torch.Tensor, initial: torch.Tensor, t: torch.Tensor) -> Kept | N
     form = None if along is None or any(marks_of(like)) else _of_tensor(t, along)
     if form is None or len(type_.shape) <= form.along:
         return None
-    known = _sized(Varied(form.along, 0, 0, type_), *(type_.shape[form.along],) * 2)
+    known = Varied(form.along, 0, 0, type_).sized(*(type_.shape[form.along],) * 2)
     bound = current().limits.length
     bound = None if bound is None else max(bound, int(initial.shape[form.along]))
     most = max(known.most, 1) if bound is None else bound
-    return Kept(_sized(known, known.least, most), initial, bound, bool(is_contiguous(like))) if _is_alike(form, known) else None
+    return Kept(known.sized(known.least, most), initial, bound, bool(is_contiguous(like))) if _is_alike(form, known) else None
 
 
 def _differing(shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
@@ -135,20 +134,15 @@ def _differing(shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
 def _of_tensor(t: torch.Tensor, along: int) -> Varied | None:
     """Return the form of one tensor; None if another dimension of it has a length of the run."""
     if isinstance(t, Grown):
-        return _sized(Varied(along, 0, 0, t.buffer), *t.length.bounds) if list(t.lengths) == [along] else None
+        return Varied(along, 0, 0, t.buffer).sized(*t.length.bounds) if list(t.lengths) == [along] else None
     type_ = tensor_type(t)
     if any(marks_of(t)) or len(type_.shape) <= along:
         return None
     return Varied(along, type_.shape[along], type_.shape[along], type_)
 
 
-def _sized(form: Varied, least: int, most: int) -> Varied:
-    shape = form.type.shape
-    return Varied(form.along, max(least, 0), most, TensorType((*shape[: form.along], most, *shape[form.along + 1 :]), form.type.dtype))
-
-
 def _is_alike(a: Varied, b: Varied) -> bool:
-    return a.along == b.along and len(a.type.shape) == len(b.type.shape) and _sized(a, 0, 0) == _sized(b, 0, 0)
+    return a.along == b.along and len(a.type.shape) == len(b.type.shape) and a.sized(0, 0) == b.sized(0, 0)
 
 
 @dataclass

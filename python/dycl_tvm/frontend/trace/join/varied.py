@@ -49,6 +49,12 @@ class Varied:
     type: TensorType
     others: tuple[tuple[int, Length], ...] = ()
 
+    def sized(self, least: int, most: int) -> Varied:
+        """Return the same with other bounds of the length."""
+        shape = self.type.shape
+        type_ = TensorType((*shape[: self.along], most, *shape[self.along + 1 :]), self.type.dtype)
+        return replace(self, least=max(least, 0), most=most, type=type_)
+
     def buffer(self, leaf: TensorLeaf) -> Value:
         """Return what a tensor holds, in a buffer."""
         value = leaf.value
@@ -165,7 +171,7 @@ class VariedState:
         if len({(t.dtype, len(t.shape)) for t in types}) > 1 or len(differing) != 1:
             return None
         sizes = [t.shape[differing[0]] for t in types]
-        return _as_long_as(Varied(differing[0], min(sizes), 0, types[0]), max(sizes))
+        return Varied(differing[0], 0, 0, types[0]).sized(min(sizes), max(sizes))
 
     def holds(self, path: tuple[Any, ...], back: Captured) -> bool | None:
         """Whether the tensor at the header can stand for that at the end of the body; None if it can in the next round."""
@@ -174,7 +180,7 @@ class VariedState:
         if form is None:
             return False
         if path in self._bounded:
-            form = _as_long_as(form, before.most)
+            form = form.sized(form.least, before.most)
         if form == before:
             return True
         self._widened[path] = self._widened.get(path, 0) + 1
@@ -182,7 +188,7 @@ class VariedState:
             bound = self._bound(before.most, form.most - before.most)
             if bound is None:
                 return False
-            form = _as_long_as(form, bound)
+            form = form.sized(form.least, bound)
             self._bounded.add(path)
         self.forms[path] = form if form.least == before.least else replace(form, least=0)
         return None
@@ -204,9 +210,3 @@ class VariedState:
                 operand_of(as_number(length) <= form.most),
                 f"a loop makes a tensor longer than {form.most}, which max_length or the trips bound",
             )
-
-
-def _as_long_as(form: Varied, most: int) -> Varied:
-    shape = form.type.shape
-    type_ = TensorType((*shape[: form.along], most, *shape[form.along + 1 :]), form.type.dtype)
-    return replace(form, most=most, type=type_)
