@@ -11,7 +11,7 @@ import dycl_tvm
 
 datasets = pytest.importorskip("sklearn.datasets")
 
-HELD_OUT = 200
+HELD_OUT = 100
 
 
 class TwoExits(nn.Module):
@@ -39,7 +39,7 @@ def _trained(x: torch.Tensor, y: torch.Tensor) -> TwoExits:
     torch.manual_seed(0)
     model = TwoExits()
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(3):
+    for _ in range(4):
         order = torch.randperm(len(x))
         for chosen in order.split(128):
             loss = sum(nn.functional.cross_entropy(out, y[chosen]) for out in model.both(x[chosen]))
@@ -53,7 +53,7 @@ def test_classes_and_paths_of_a_trained_network_are_kept() -> None:
     data = datasets.load_digits()
     order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(0))
     x, y = (torch.from_numpy(data.images).float() / 8 - 1)[order, None], torch.from_numpy(data.target).long()[order]
-    model = _trained(x[HELD_OUT:], y[HELD_OUT:])
+    model = _trained(x[HELD_OUT:1100], y[HELD_OUT:1100])
     calibration = [x[k : k + 1] for k in range(HELD_OUT, HELD_OUT + 50)]
     held_out = [x[k : k + 1] for k in range(HELD_OUT)]
     quantised = dycl_tvm.quantize(model, calibration, held_out=held_out)
