@@ -39,7 +39,7 @@ class Identity:
         Of a tensor: what it is beside its elements.
     """
 
-    __slots__ = ("born", "decision", "number", "outside", "parts", "role")
+    __slots__ = ("_roles", "born", "decision", "number", "outside", "parts", "role")
 
     def __init__(
         self,
@@ -52,6 +52,8 @@ class Identity:
     ) -> None:
         self.parts, self.decision, self.born, self.outside, self.number = tuple(parts), decision, born, outside, number
         self.role = role
+        #: What it may be, as long as no role is changed.
+        self._roles: dict[Role, None] = {r: None for part in self.parts for r in part._roles} if self.parts else {role: None}
 
     def all_parts(self) -> set[Identity]:
         """Return the identity and all that it may be."""
@@ -65,6 +67,8 @@ class Identity:
 
     def roles(self) -> dict[Role, None]:
         """Return what the tensor may be beside its elements."""
+        if not current().get(_ChangedRoles).any:
+            return self._roles
         return dict.fromkeys([part.role for part in self.all_parts() if not part.parts])
 
     def settle(self, question: str) -> None:
@@ -180,6 +184,13 @@ def change_role(t: torch.Tensor) -> None:
     """Note that what a tensor is changes: nothing is said of it where it is one of several."""
     settle(t, "what a tensor is, which is changed,")
     identity_of(t).role = UNKNOWN
+    current().get(_ChangedRoles).any = True
+
+
+class _ChangedRoles(OfOneRun):
+    """Whether what some tensor is was changed in this run, so that what is joined of it has to be asked again."""
+
+    any: bool = False
 
 
 class _OpenRole(OfOneRun):
