@@ -3,6 +3,11 @@
 
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 namespace dycl {
 namespace {
 
@@ -19,7 +24,7 @@ const uint32_t kRound[64] = {
 
 inline uint32_t Rotate(uint32_t x, int n) { return (x >> n) | (x << (32 - n)); }
 
-void Compress(uint32_t h[8], const uint8_t* block) {
+void CompressOne(uint32_t h[8], const uint8_t* block) {
   uint32_t w[64];
   for (int i = 0; i < 16; ++i) {
     w[i] = static_cast<uint32_t>(block[4 * i]) << 24 |
@@ -55,6 +60,61 @@ void Compress(uint32_t h[8], const uint8_t* block) {
   h[7] += k;
 }
 
+#if defined(__x86_64__)
+// By the instructions for SHA-256, several times as fast. A state is two registers, of which the
+// instructions want the words a, b, e, f and c, d, g, h; a step is four rounds.
+__attribute__((target("sha,sse4.1"))) void CompressBySha(uint32_t h[8], const uint8_t* p,
+                                                         size_t blocks) {
+  const __m128i kSwap = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);
+  __m128i abcd = _mm_loadu_si128(reinterpret_cast<const __m128i*>(h));
+  __m128i efgh = _mm_loadu_si128(reinterpret_cast<const __m128i*>(h + 4));
+  abcd = _mm_shuffle_epi32(abcd, 0xb1);
+  efgh = _mm_shuffle_epi32(efgh, 0x1b);
+  __m128i abef = _mm_alignr_epi8(abcd, efgh, 8);
+  __m128i cdgh = _mm_blend_epi16(efgh, abcd, 0xf0);
+  for (size_t n = 0; n < blocks; ++n) {
+    const __m128i* block = reinterpret_cast<const __m128i*>(p + 64 * n);
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[4];  // the last 16 words of the message
+    for (int i = 0; i < 16; ++i) {
+      __m128i& next = w[i % 4];
+      if (i < 4) {
+        next = _mm_shuffle_epi8(_mm_loadu_si128(block + i), kSwap);
+      } else {
+        const __m128i last = w[(i + 3) % 4];
+        next = _mm_sha256msg1_epu32(next, w[(i + 1) % 4]);
+        next = _mm_add_epi32(next, _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
+        next = _mm_sha256msg2_epu32(next, last);
+      }
+      __m128i rounds = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kRound + 4 * i));
+      rounds = _mm_add_epi32(rounds, next);
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, rounds);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(rounds, 0x0e));
+    }
+    abef = _mm_add_epi32(abef, abef_before);
+    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b);
+  const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xb1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(h), _mm_blend_epi16(feba, dchg, 0xf0));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(h + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+
+bool HasSha() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_SSE4_1) == 0) return false;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1) != 0;
+}
+#endif
+
+void Compress(uint32_t h[8], const uint8_t* p, size_t blocks) {
+#if defined(__x86_64__)
+  static const bool has_sha = HasSha();
+  if (has_sha) return CompressBySha(h, p, blocks);
+#endif
+  for (size_t i = 0; i < blocks; ++i) CompressOne(h, p + 64 * i);
+}
+
 }  // namespace
 
 void Sha256(const void* data, size_t size, uint8_t digest[32]) {
@@ -62,7 +122,7 @@ void Sha256(const void* data, size_t size, uint8_t digest[32]) {
                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const uint8_t* p = static_cast<const uint8_t*>(data);
   size_t whole = size / 64;
-  for (size_t i = 0; i < whole; ++i) Compress(h, p + 64 * i);
+  Compress(h, p, whole);
   uint8_t tail[128] = {0};
   size_t rest = size % 64;
   if (rest != 0) memcpy(tail, p + 64 * whole, rest);
@@ -70,8 +130,7 @@ void Sha256(const void* data, size_t size, uint8_t digest[32]) {
   size_t tail_size = rest < 56 ? 64 : 128;
   uint64_t bits = static_cast<uint64_t>(size) * 8;
   for (int i = 0; i < 8; ++i) tail[tail_size - 1 - i] = static_cast<uint8_t>(bits >> (8 * i));
-  Compress(h, tail);
-  if (tail_size == 128) Compress(h, tail + 64);
+  Compress(h, tail, tail_size / 64);
   for (int i = 0; i < 32; ++i) digest[i] = static_cast<uint8_t>(h[i / 4] >> (24 - 8 * (i % 4)));
 }
 
