@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-calls bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ SIZES_ARGS ?=
 
 bench-sizes: setup  ## Measure networks whose callers decide a size against static builds of each size, and ONNX Runtime
 	$(BIN)/python benchmarks/sizes.py $(SIZES_ARGS)
+
+# `make bench-real REAL_ARGS="--networks 'BERT-base, 128 tokens' --precisions fp32 --batches 1 8 --threads 1 2"`
+REAL_ARGS ?=
+
+bench-real: $(VENV)/.bench $(VENV)/.models  ## Measure networks of real size in 32, 16 and 8 bits next to PyTorch, ONNX Runtime and OpenVINO
+	PYTHONPATH=benchmarks $(BIN)/python -m real_size $(REAL_ARGS)
 
 # `make bench-staging STAGING_ARGS="--against ../before SkipGates sdn_resnet56"` compares with another checkout.
 STAGING_ARGS ?=

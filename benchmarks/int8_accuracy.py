@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Two early-exit networks of the zoo, trained on scikit-learn's digits: what 8 bits change of classes and of paths.
 
-python -m benchmarks.int8.accuracy [--networks NAME ...] [--epochs N] [--size N]
+python benchmarks/int8_accuracy.py [--networks NAME ...] [--epochs N] [--size N]
 """
 
 from __future__ import annotations

@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Who runs a network, each in a process of its own: compiled here, PyTorch, ONNX Runtime and OpenVINO.
+
+In 8 bits the peers get the QDQ model that ONNX Runtime's quantiser makes from the same calibration inputs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from real_size.networks import make
+
+#: Seconds of one turn.
+_TURN = 0.4
+Run = Callable[[np.ndarray[Any, Any]], Any]
+
+
+@dataclass
+class Row:
+    """What was measured of one network: by contender, and of those that could not run, why."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    megabytes: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def _build(precision: str, name: str, batch: int, folder: Path) -> None:
+    import dycl_tvm
+
+    model, inputs = make(name, batch)
+    if precision == "int8":
+        art = dycl_tvm.build(dycl_tvm.quantize(model, inputs), target="native", verify="off")
+    else:
+        accuracy = "bf16" if precision == "bf16" else "default"
+        art = dycl_tvm.build(model, (inputs[0],), target="native", verify="off", accuracy=accuracy)
+    art.export_library(folder / "model.so")
+    art.save_params(folder / "model.params")
+
+
+def _load(name: str, batch: int, threads: int, folder: Path) -> Run:
+    import dycl_tvm
+
+    return dycl_tvm.load(folder / "model.so", folder / "model.params", num_threads=threads)
+
+
+def _nothing(name: str, batch: int, folder: Path) -> None:
+    """Prepare nothing."""
+
+
+def _pytorch(name: str, batch: int, threads: int, folder: Path) -> Run:
+    model, _ = make(name, batch)
+
+    def run(x: np.ndarray[Any, Any]) -> Any:
+        with torch.inference_mode():
+            return model(torch.from_numpy(x))
+
+    return run
+
+
+def _onnx(name: str, batch: int, folder: Path) -> None:
+    model, inputs = make(name, batch)
+    torch.onnx.export(model, (inputs[0],), folder / "model.onnx", dynamo=False, input_names=["x"], opset_version=17)
+
+
+def _qdq(name: str, batch: int, folder: Path) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    rest = iter(make(name, batch)[1])
+
+    class Reader(CalibrationDataReader):
+        def get_next(self) -> Any:
+            x = next(rest, None)
+            return None if x is None else {"x": x.numpy()}
+
+    _onnx(name, batch, folder)
+    (folder / "model.onnx").rename(folder / "float.onnx")
+    quantize_static(
+        folder / "float.onnx", folder / "model.onnx", Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    )  # fmt: skip
+
+
+def _onnxruntime(name: str, batch: int, threads: int, folder: Path) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+    return lambda x: session.run(None, {"x": x})
+
+
+def _openvino(precision: str, name: str, batch: int, threads: int, folder: Path) -> Run:
+    import openvino
+
+    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
+    request = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", hints).create_infer_request()
+    return lambda x: request.infer([x])
+
+
+#: By precision who runs it: what writes files, of (name, batch, folder), in a process of its own so that its memory does not count, and what
+#: makes, of (name, batch, threads, folder), a function that runs an input.
+PRECISIONS: dict[str, dict[str, tuple[Callable[[str, int, Path], None], Callable[[str, int, int, Path], Run]]]] = {
+    "fp32": {
+        "ours": (functools.partial(_build, "fp32"), _load),
+        "pytorch": (_nothing, _pytorch),
+        "onnxruntime": (_onnx, _onnxruntime),
+        "openvino": (_onnx, functools.partial(_openvino, "f32")),
+    },
+    "bf16": {
+        "ours": (functools.partial(_build, "bf16"), _load),
+        "openvino": (_onnx, functools.partial(_openvino, "bf16")),
+    },
+    "int8": {
+        "ours": (functools.partial(_build, "int8"), _load),
+        "onnxruntime": (_qdq, _onnxruntime),
+        "openvino": (_qdq, functools.partial(_openvino, "f32")),
+    },
+}
+
+
+def _worker(contender: str, precision: str, name: str, batch: int, threads: int, pipe: Any) -> None:
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare, load = PRECISIONS[precision][contender]
+        try:
+            with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+                other.submit(prepare, name, batch, Path(folder)).result()
+            run = load(name, batch, threads, Path(folder))
+        except Exception as error:  # a peer that is not installed, or that does not take the network
+            pipe.send(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}")
+            return
+        x = make(name, batch)[1][0].numpy()
+        for _ in range(3):
+            run(x)
+        pipe.send(None)
+        while pipe.recv():
+            times, end = [], time.perf_counter() + _TURN
+            while time.perf_counter() < end or len(times) < 3:
+                start = time.perf_counter()
+                run(x)
+                times.append(time.perf_counter() - start)
+            pipe.send((statistics.median(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def measure(name: str, precision: str, batch: int, threads: int, rounds: int) -> Row:
+    """Return what the contenders of a precision take for a network."""
+    context = multiprocessing.get_context("spawn")
+    row, pipes = Row(), {}
+    for contender in PRECISIONS[precision]:
+        ours, theirs = context.Pipe()
+        context.Process(target=_worker, args=(contender, precision, name, batch, threads, theirs)).start()
+        why = ours.recv()
+        if why is None:
+            pipes[contender] = ours
+        else:
+            row.missing[contender] = why
+    found: dict[str, list[float]] = {c: [] for c in pipes}
+    for _ in range(rounds):
+        for contender, pipe in pipes.items():
+            pipe.send(True)
+            seconds, row.megabytes[contender] = pipe.recv()
+            found[contender].append(seconds)
+    for pipe in pipes.values():
+        pipe.send(False)
+    row.milliseconds = {c: 1e3 * statistics.median(times) for c, times in found.items()}
+    return row
