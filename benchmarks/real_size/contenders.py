@@ -111,7 +111,7 @@ def _openvino(precision: str, name: str, batch: int, threads: int, folder: Path)
     return lambda x: request.infer([x])
 
 
-#: By precision who runs it: what writes files, of (name, batch, folder), in a process of its own so that its memory does not count, and what
+#: By precision who runs it: what writes files, of (name, batch, folder), in another process so that its memory does not count, and what
 #: makes, of (name, batch, threads, folder), a function that runs an input.
 PRECISIONS: dict[str, dict[str, tuple[Callable[[str, int, Path], None], Callable[[str, int, int, Path], Run]]]] = {
     "fp32": {
