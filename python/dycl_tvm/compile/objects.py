@@ -157,9 +157,11 @@ def _compiler() -> str:
 
 
 def _libraries() -> list[Path]:
-    """Return the libraries of TVM and tvm-ffi in this process; LLVM is in one of them."""
+    """Return the libraries of TVM, tvm-ffi and LLVM in this process, wherever they are; those of artefacts do not count."""
+    packages = [Path(package.__file__).resolve().parent for package in (tvm, tvm_ffi)]
     lines = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
-    return sorted({Path(words[5]) for words in lines if len(words) == 6 and "tvm" in words[5] and ".so" in words[5]})
+    found = {Path(words[5]) for words in lines if len(words) == 6 and ".so" in words[5]}
+    return sorted(p for p in found if p.name.startswith(("libtvm", "libLLVM")) or any(package in p.parents for package in packages))
 
 
 def _started() -> float:
