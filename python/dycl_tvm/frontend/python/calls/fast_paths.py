@@ -19,7 +19,9 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of
 
-_FAST = (torch.ops.aten._transformer_encoder_layer_fwd.default, torch.ops.aten._native_multi_head_attention.default)
+#: What the fast path of each module is. A layer that takes the other one calls an attention, which may take its own.
+_OF_A_LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
+_OF_AN_ATTENTION = torch.ops.aten._native_multi_head_attention.default
 
 
 class _Reached(BaseException):
@@ -40,7 +42,7 @@ def encoder_layer_of(
 ) -> Callable[..., Any] | None:
     """Return what stands for a call of an encoder's layer; None if it runs as it is."""
     masked = src_mask is not None or src_key_padding_mask is not None or is_causal
-    return plain_attention.encoder_layer if masked and _is_fast(layer, nn.TransformerEncoderLayer.forward, [src]) else None
+    return plain_attention.encoder_layer if masked and _is_fast(layer, nn.TransformerEncoderLayer.forward, [src], _OF_A_LAYER) else None
 
 
 def attention_of(
@@ -58,18 +60,19 @@ def attention_of(
     masks = [mask for mask in (key_padding_mask, attn_mask) if mask is not None]
     if need_weights or not (masks or is_causal) or any(dtype_of(mask) != torch.bool for mask in masks):
         return None
-    return plain_attention.attention if _is_fast(attention, nn.MultiheadAttention.forward, [query, key, value]) else None
+    is_fast = _is_fast(attention, nn.MultiheadAttention.forward, [query, key, value], _OF_AN_ATTENTION)
+    return plain_attention.attention if is_fast else None
 
 
-def _is_fast(module: nn.Module, forward: Any, tensors: list[torch.Tensor]) -> bool:
-    """Whether a call without masks takes the fast path."""
+def _is_fast(module: nn.Module, forward: Any, tensors: list[torch.Tensor], operator: Any) -> bool:
+    """Whether a call without masks takes the fast path, of which ``operator`` is the first."""
     with plainly():
         zeros = {id(t): _zeros(t) for t in tensors}
         try:
             with _FirstOperator():
                 with_code(forward, code_of(forward))(module, *[zeros[id(t)] for t in tensors])
         except _Reached as first:
-            return first.operator in _FAST
+            return bool(first.operator == operator)
         except (RuntimeError, AssertionError, TypeError, ValueError):  # the call itself will say what is wrong
             return False
     return False
