@@ -6,6 +6,7 @@ PyTorch itself says so: the module's forward runs on zeros up to its first opera
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source import plain_attention
 from dycl_tvm.frontend.python.source.ownership import code_of, with_code
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of
@@ -42,7 +45,28 @@ def encoder_layer_of(
 ) -> Callable[..., Any] | None:
     """Return what stands for a call of an encoder's layer; None if it runs as it is."""
     masked = src_mask is not None or src_key_padding_mask is not None or is_causal
-    return plain_attention.encoder_layer if masked and _is_fast(layer, nn.TransformerEncoderLayer.forward, [src], _OF_A_LAYER) else None
+    own = _own_code(layer)
+    if not (masked or own) or not _is_fast(layer, nn.TransformerEncoderLayer.forward, [src], _OF_A_LAYER):
+        return None
+    if own:
+        raise UnsupportedError(
+            f"PyTorch runs this {type(layer).__name__} by its fast path, without {own}, which is the program's own",
+            current().origin(),
+            "call torch.backends.mha.set_fastpath_enabled(False) before the build, and wherever the model runs in eager",
+        )
+    return plain_attention.encoder_layer
+
+
+def _own_code(layer: nn.TransformerEncoderLayer) -> str:
+    """Return which code of the program's own the other path of an encoder's layer calls, and the fast path does not."""
+    for name, function in vars(nn.TransformerEncoderLayer).items():
+        is_method = isinstance(function, types.FunctionType) and name != "forward" and not name.startswith("__")
+        if is_method and getattr(getattr(layer, name), "__func__", None) is not function:
+            return f"`{name}`"
+    for name, child in layer.named_children():
+        if "forward" in vars(child) or not type(child).forward.__module__.startswith("torch."):
+            return f"the forward of `{name}`"
+    return ""
 
 
 def attention_of(
