@@ -7,6 +7,10 @@ import pytest
 import torch
 from differential import check
 from torch import nn
+from torch.nn import functional as F
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python import stage
 
 X = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
 PADDING = torch.tensor([[False, False, True, True], [True, True, True, True]])
@@ -67,3 +71,59 @@ def test_a_mask_that_is_known_leaves_nothing_to_be_asked():
     with torch.no_grad():
         graph = check(lambda x: layer(x, src_mask=causal, is_causal=True), [(X,)])
     assert "aten.all" not in str(graph)
+
+
+class Derived(nn.TransformerEncoderLayer):
+    """A layer whose forward calls that of its base."""
+
+    def forward(self, x, padding):
+        return super().forward(x, src_key_padding_mask=padding) + 1
+
+
+def _with_a_hook():
+    layer = _layer()
+    layer.norm1.register_forward_pre_hook(lambda _, given: (given[0] * 2,))
+    return layer
+
+
+@pytest.mark.parametrize("make", [lambda: _layer(activation=F.silu), _with_a_hook])
+def test_a_layer_that_is_not_fast_though_its_attention_would_be(make):
+    layer = make()
+    with torch.no_grad():
+        check(lambda x, padding: layer(x, src_key_padding_mask=padding), [(X, PADDING)])
+
+
+def test_a_forward_that_calls_that_of_its_base():
+    torch.manual_seed(0)
+    with torch.no_grad():
+        check(Derived(8, 2, 16, batch_first=True).eval(), [(X, PADDING), (X, NOTHING_IS_LEFT_OUT)])
+
+
+class Changed(nn.TransformerEncoderLayer):
+    """A layer with a method that the fast path does not call."""
+
+    def _ff_block(self, x):
+        return super()._ff_block(x) * 2
+
+
+class Attention(nn.MultiheadAttention):
+    """An attention whose forward the fast path does not call."""
+
+    def forward(self, *args, **kwargs):
+        made, weights = super().forward(*args, **kwargs)
+        return made * 2, weights
+
+
+def test_what_the_fast_path_does_not_call_is_refused():
+    changed, holder = Changed(8, 2, 16, batch_first=True).eval(), _layer()
+    holder.self_attn = Attention(8, 2, batch_first=True).eval()
+    with torch.no_grad():
+        for layer, name in ((changed, "_ff_block"), (holder, "self_attn")):
+            with pytest.raises(UnsupportedError, match=name):
+                stage(lambda x, layer=layer: layer(x), (X,))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            check(lambda x, padding: changed(x, src_key_padding_mask=padding), [(X, PADDING)])
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

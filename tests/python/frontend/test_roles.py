@@ -72,6 +72,32 @@ def test_parameters_on_both_paths():
     assert len(check(Model(function), CALLS, paths=2).blocks) == 4
 
 
+def _view_of_a_view(model, x):
+    y = (model.w if x.sum() > 0 else model.v)[:2]
+    return y if x[0] > 0 else x[:2]
+
+
+@pytest.mark.parametrize("view", [lambda y: y[:2], lambda y: y.unsqueeze(0), lambda y: y.clone()[:2]])
+@pytest.mark.parametrize(
+    "pick", [lambda model, x: model.w if x.sum() > 0 else x, lambda model, x: model.w if x.sum() > 0 else model.v, _view_of_a_view]
+)
+def test_gradients_of_views_are_those_of_the_tensor(pick, view):
+    """Eager gives a view of a parameter gradients even where none are computed."""
+    with torch.no_grad():
+        check(Model(lambda model, x: (view(pick(model, x)).requires_grad, x * 2)), CALLS)
+
+
+def test_gradients_that_one_path_asks_for():
+    def function(model, x):
+        y = x.clone()
+        if x.sum() > 0:
+            y.requires_grad_()
+        return y * 2
+
+    with torch.no_grad():
+        check(Model(function), CALLS, paths=2)
+
+
 def test_a_buffer_on_one_path():
     check(Model(lambda model, x: isinstance(model.b if x.sum() > 0 else x, nn.Buffer)), CALLS, paths=2)
 

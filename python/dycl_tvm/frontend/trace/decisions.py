@@ -207,8 +207,15 @@ class Decisions:
         return decision
 
     def is_rolled(self, decision: Any) -> bool:
-        """Whether a decision is in the body of a loop that is recorded as one, or that loop: paths cannot part there any more."""
-        return any(r.loop is decision or r.began <= decision.index < end for r, end in self.rolled)
+        """Whether a decision is in the body of a loop that is recorded as one, or that loop: paths cannot part there any more.
+
+        A path that repeats another one up to where they part has the answers of that one: its loops may have ended since.
+        """
+
+        def answer() -> bool:
+            return any(r.loop is decision or r.began <= decision.index < end for r, end in self.rolled)
+
+        return bool(self._builder.event(("is rolled",), answer))
 
     def choice(self) -> Decision:
         """Return a decision for a choice that is not explored where it is made."""

@@ -29,13 +29,14 @@ from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
 from dycl_tvm.frontend.python.calls.sums import handed
 from dycl_tvm.frontend.python.calls.text_methods import make_text
-from dycl_tvm.frontend.python.calls.torch_operators import forward_of, python_of
+from dycl_tvm.frontend.python.calls.torch_operators import forward_of, function_for, python_of
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.python.source.bytecode import has_source, objection
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library_class, users_function, with_code
 from dycl_tvm.frontend.python.source.rewritten import rewritten
@@ -142,8 +143,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
         if isinstance(callee.__self__, torch.Tensor):
             return attempt(callee, *args, **kwargs)
         return _call(callee.__func__, (callee.__self__, *args), kwargs, root)
-    if isinstance(callee, types.FunctionType):
-        return _call_function(callee, args, kwargs, root)
+    if isinstance(callee, (types.FunctionType, AsItIs)):
+        return _call_function(function_for(callee, args, kwargs), args, kwargs, root)
     if isinstance(callee, _SUBSCRIPTED) and getattr(callee, "_inst", True):
         return _instantiate_subscripted(callee, args, kwargs)
     if isinstance(callee, type):

@@ -6,6 +6,7 @@ PyTorch itself says so: the module's forward runs on zeros up to its first opera
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,17 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.source import plain_attention
 from dycl_tvm.frontend.python.source.ownership import code_of, with_code
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of
 
-_FAST = (torch.ops.aten._transformer_encoder_layer_fwd.default, torch.ops.aten._native_multi_head_attention.default)
+#: What the fast path of each module is. A layer that takes the other one calls an attention, which may take its own.
+_OF_A_LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
+_OF_AN_ATTENTION = torch.ops.aten._native_multi_head_attention.default
 
 
 class _Reached(BaseException):
@@ -40,7 +45,28 @@ def encoder_layer_of(
 ) -> Callable[..., Any] | None:
     """Return what stands for a call of an encoder's layer; None if it runs as it is."""
     masked = src_mask is not None or src_key_padding_mask is not None or is_causal
-    return plain_attention.encoder_layer if masked and _is_fast(layer, nn.TransformerEncoderLayer.forward, [src]) else None
+    own = _own_code(layer)
+    if not (masked or own) or not _is_fast(layer, nn.TransformerEncoderLayer.forward, [src], _OF_A_LAYER):
+        return None
+    if own:
+        raise UnsupportedError(
+            f"PyTorch runs this {type(layer).__name__} by its fast path, without {own}, which is the program's own",
+            current().origin(),
+            "call torch.backends.mha.set_fastpath_enabled(False) before the build, and wherever the model runs in eager",
+        )
+    return plain_attention.encoder_layer
+
+
+def _own_code(layer: nn.TransformerEncoderLayer) -> str:
+    """Return which code of the program's own the other path of an encoder's layer calls, and the fast path does not."""
+    for name, function in vars(nn.TransformerEncoderLayer).items():
+        is_method = isinstance(function, types.FunctionType) and name != "forward" and not name.startswith("__")
+        if is_method and getattr(getattr(layer, name), "__func__", None) is not function:
+            return f"`{name}`"
+    for name, child in layer.named_children():
+        if "forward" in vars(child) or not type(child).forward.__module__.startswith("torch."):
+            return f"the forward of `{name}`"
+    return ""
 
 
 def attention_of(
@@ -58,18 +84,19 @@ def attention_of(
     masks = [mask for mask in (key_padding_mask, attn_mask) if mask is not None]
     if need_weights or not (masks or is_causal) or any(dtype_of(mask) != torch.bool for mask in masks):
         return None
-    return plain_attention.attention if _is_fast(attention, nn.MultiheadAttention.forward, [query, key, value]) else None
+    is_fast = _is_fast(attention, nn.MultiheadAttention.forward, [query, key, value], _OF_AN_ATTENTION)
+    return plain_attention.attention if is_fast else None
 
 
-def _is_fast(module: nn.Module, forward: Any, tensors: list[torch.Tensor]) -> bool:
-    """Whether a call without masks takes the fast path."""
+def _is_fast(module: nn.Module, forward: Any, tensors: list[torch.Tensor], operator: Any) -> bool:
+    """Whether a call without masks takes the fast path, of which ``operator`` is the first."""
     with plainly():
         zeros = {id(t): _zeros(t) for t in tensors}
         try:
             with _FirstOperator():
                 with_code(forward, code_of(forward))(module, *[zeros[id(t)] for t in tensors])
         except _Reached as first:
-            return first.operator in _FAST
+            return bool(first.operator == operator)
         except (RuntimeError, AssertionError, TypeError, ValueError):  # the call itself will say what is wrong
             return False
     return False

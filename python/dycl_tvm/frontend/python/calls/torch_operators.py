@@ -18,6 +18,7 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.fast_paths import attention_of, encoder_layer_of
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source import plain_sequences, plain_torch, plain_vision
+from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.hcfg.added import ADDED
@@ -79,6 +80,14 @@ def forward_of(module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: d
     if forward is nn.TransformerEncoder.forward and _makes_nested(module, *args, **kwargs):  # type: ignore[arg-type]
         return plain_sequences.encoder
     return None
+
+
+def function_for(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the function to run where one is called, which may be the forward of a module of PyTorch's: ``super().forward(...)``."""
+    if isinstance(callee, AsItIs):
+        return callee.function
+    is_of_module = bool(args) and isinstance(args[0], nn.Module)
+    return (forward_of(args[0], callee, args[1:], kwargs) if is_of_module else None) or callee
 
 
 def _makes_nested(

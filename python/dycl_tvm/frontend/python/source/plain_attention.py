@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.trace.values.tensors import known_numbers
+
+_LAYER, _ATTENTION = AsItIs(nn.TransformerEncoderLayer.forward), AsItIs(nn.MultiheadAttention.forward)
 
 
 def encoder_layer(layer: Any, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Any:
@@ -22,7 +25,7 @@ def encoder_layer(layer: Any, src: Any, src_mask: Any = None, src_key_padding_ma
         merged = layer.self_attn.merge_masks(_added(mask, src), _added(padding, src), src)[0]
         mask, padding = merged.reshape(-1, *merged.shape[2:]), None
     mask, padding = _left_out(mask), _left_out(padding)
-    return _without_keys(nn.TransformerEncoderLayer.forward(layer, src, mask, padding), mask, padding)
+    return _without_keys(_LAYER(layer, src, mask, padding), mask, padding)
 
 
 def attention(
@@ -37,7 +40,7 @@ def attention(
     is_causal: bool = False,
 ) -> Any:
     """Stand for the forward of an ``nn.MultiheadAttention`` that is asked for no weights."""
-    made, weights = nn.MultiheadAttention.forward(module, query, key, value, key_padding_mask, False, attn_mask)
+    made, weights = _ATTENTION(module, query, key, value, key_padding_mask, False, attn_mask)
     return _without_keys(made, attn_mask, key_padding_mask), weights
 
 

@@ -117,7 +117,10 @@ def use(poison: Poison) -> Any:
 
 def filled(place: Place, contents: Any, items: Sequence[Any]) -> Any:
     """Return contents of the same structure with other values, for a place that can hold them: else the paths part."""
-    todo = [] if place.holds_anything else [scalars.known(item) if scalars.is_symbolic(item) else item for item in items]
+    if place.holds_anything:
+        return place.unflatten(contents, items)
+    items = [scalars.known(item) if scalars.is_symbolic(item) else item for item in items]
+    todo = list(items)
     while todo:
         item = todo.pop()
         if isinstance(item, Poison):

@@ -146,9 +146,8 @@ def join_identities(made: Any, found: Iterable[Any], decision: Any, more: Iterab
     if decision is not None:
         identity = Identity(parts, decision, current().heap.birth(made))
         _set(made, identity)
-        opened = current().get(_OpenRole)
-        if opened.decision is None and isinstance(made, torch.Tensor) and len({role.requires_grad for role in identity.roles()}) > 1:
-            opened.decision, opened.joined = decision, identity.born
+        if isinstance(made, torch.Tensor):
+            current().get(_OpenRole).note(identity)
 
 
 def share_identity(made: Any, x: Any) -> None:
@@ -165,7 +164,11 @@ def own_role(x: Any) -> Role:
     """Return the role of an object that stands for no other."""
     if not isinstance(x, torch.Tensor):
         return PLAIN
-    return role_of(x, torch.Tensor if isinstance(x, Carrier) else None)
+    if not isinstance(x, Carrier):
+        return role_of(x)
+    role = role_of(x, torch.Tensor)
+    is_open = current().get(_OpenRole).may_require_grad and is_joined(x.storage_)  # type: ignore[attr-defined]  # all that stand for tensors
+    return role._replace(requires_grad=None) if is_open else role
 
 
 def roles_of(t: torch.Tensor) -> dict[Role, None]:
@@ -174,8 +177,8 @@ def roles_of(t: torch.Tensor) -> dict[Role, None]:
     return {own_role(t): None} if known is None or not (known.parts or known.outside == "state") else known.roles()
 
 
-def is_joined(t: torch.Tensor) -> bool:
-    """Whether a tensor stands for one of several, or for one that an earlier call has kept."""
+def is_joined(t: Any) -> bool:
+    """Whether a tensor, or memory, stands for one of several, or for one that an earlier call has kept."""
     known = _known(t)
     return known is not None and bool(known.parts or known.outside == "state")
 
@@ -194,17 +197,35 @@ class _ChangedRoles(OfOneRun):
 
 
 class _OpenRole(OfOneRun):
-    """The first join, in a run, of tensors that are not all parameters, or all none: gradients of what follows from it are not known."""
+    """What is known, in a run, of joined tensors of which some are parameters: gradients of what follows from them are not known.
+
+    The first join of tensors that are not all parameters, or all none; and whether there is a joined tensor that may be one.
+    """
 
     decision: Any = None
     joined: int = 0
+    may_require_grad: bool = False
+
+    def note(self, joined: Identity) -> None:
+        """Note a join."""
+        found = {role.requires_grad for role in joined.roles()}
+        self.may_require_grad = self.may_require_grad or found != {False}
+        if self.decision is None and len(found) > 1:
+            self.decision, self.joined = joined.decision, joined.born
 
 
-def settle_open_role(t: torch.Tensor, question: str) -> None:
-    """Fork if the answer to a question of gradients may follow from what a joined tensor was."""
+def settle_open_role(t: torch.Tensor, memory_of: Callable[[torch.Tensor], Any], question: str) -> None:
+    """Fork if the answer to a question of gradients may follow from what a joined tensor was.
+
+    Without gradients it does so for views only: they are what lies in the memory of a joined tensor.
+    """
     known = current().get(_OpenRole)
-    if known.decision is not None and torch.is_grad_enabled() and current().heap.is_newer(t, known.joined) and not is_joined(t):
+    if is_joined(t):
+        return
+    if torch.is_grad_enabled() and known.decision is not None and current().heap.is_newer(t, known.joined):
         current().decisions.fork(known.decision, f"{question} of what follows from one of several tensors is asked for")
+    if known.may_require_grad and isinstance(t, Carrier):
+        settle(memory_of(t), question)
 
 
 def the_role_of(t: torch.Tensor) -> Role:
@@ -221,7 +242,7 @@ def of_role(t: torch.Tensor, question: str, answer: Callable[[Role], Any]) -> An
             f"{question} of a tensor is asked for, which changes from call to call or in the forward", current().origin(), "pass a flag in"
         )
     answers = [answer(role) for role in roles]
-    if any(a != answers[0] for a in answers):
+    if answers[0] is None or any(a != answers[0] for a in answers):
         settle(t, question)
     return answers[0]
 

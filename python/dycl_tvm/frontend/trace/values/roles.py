@@ -19,7 +19,9 @@ class Role(NamedTuple):
     ----------
     cls : type
         Its class.
-    requires_grad, is_leaf : bool
+    requires_grad : bool or None
+        As PyTorch says; None for a view of what is one of several tensors, and requires gradients if that one does.
+    is_leaf : bool
         As PyTorch says.
     has_grad : bool
         Whether it has gradients.
@@ -28,7 +30,7 @@ class Role(NamedTuple):
     """
 
     cls: type = torch.Tensor
-    requires_grad: bool = False
+    requires_grad: bool | None = False
     is_leaf: bool = True
     has_grad: bool = False
     is_parameter: bool = False

@@ -188,7 +188,7 @@ def _of_gradients(name: str) -> Callable[[torch.Tensor], Any]:
     """Return what asks for an attribute that a parameter has, and what is computed has not."""
 
     def attribute(t: torch.Tensor) -> Any:
-        settle_open_role(t, f"`{name}`")
+        settle_open_role(t, storage_of, f"`{name}`")
         return of_role(t, f"`{name}`", lambda role: getattr(role, name)) if is_joined(t) else NotImplemented
 
     return attribute
@@ -198,7 +198,7 @@ def _of_backward(name: str) -> Callable[[torch.Tensor], Any]:
     """Return what asks for an object of the gradients: of several tensors only None can be one."""
 
     def attribute(t: torch.Tensor) -> Any:
-        settle_open_role(t, f"`{name}`")
+        settle_open_role(t, storage_of, f"`{name}`")
         if is_joined(t) and of_role(t, f"`{name}`", lambda role: role.has_grad or not role.is_leaf):
             settle(t, f"`{name}`")
         return NotImplemented
