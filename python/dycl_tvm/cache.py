@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dycl_tvm.errors import UsageError
+
 #: Rooms of the cache whose files are bounded: objects of kernels, and objects of the fixed runtime.
 KERNELS, RUNTIME = "kernels", "runtime"
 #: Bytes that these may have, where ``DYCL_CACHE_BYTES`` says nothing.
@@ -36,19 +38,27 @@ def cache_dir() -> Path:
 
 
 def limit() -> int:
-    """Return how many bytes may be kept; 0 keeps no kernels at all."""
-    chosen = os.environ.get("DYCL_CACHE_BYTES", "")
-    return int(chosen) if chosen.isdecimal() else DEFAULT_BYTES
+    """Return how many bytes may be kept; 0 keeps no kernels at all.
+
+    Raises
+    ------
+    UsageError
+        If ``DYCL_CACHE_BYTES`` is no number.
+    """
+    chosen = os.environ.get("DYCL_CACHE_BYTES", "").strip()
+    if chosen and not chosen.isdecimal():
+        raise UsageError(f"DYCL_CACHE_BYTES is a number of bytes, not {chosen!r}")
+    return int(chosen) if chosen else DEFAULT_BYTES
 
 
 def read(room: str, key: str) -> bytes | None:
-    """Return what was written under a key, or None. What is damaged counts as not there."""
+    """Return what was written under a key, or None. What is damaged, or was written under another key, counts as not there."""
     path = _path(room, key)
     try:
         contents = path.read_bytes()
     except OSError:
         return None
-    if hashlib.sha256(contents[32:]).digest() != contents[:32]:
+    if _digest(key, contents[32:]) != contents[:32]:
         return None
     _used(path)
     return contents[32:]
@@ -58,11 +68,11 @@ def write(room: str, key: str, contents: bytes) -> None:
     """Keep something under a key; without effect where nothing can be kept."""
     path = _path(room, key)
     with contextlib.suppress(OSError), _whole(path) as scratch:
-        scratch.write_bytes(hashlib.sha256(contents).digest() + contents)
+        scratch.write_bytes(_digest(key, contents) + contents)
 
 
 def made(path: Path, make: Callable[[Path], None]) -> Path:
-    """Return a file of the cache. If it is not there one process makes it, and the others wait for that.
+    """Return a file of the cache. If it is not there, or damaged, one process makes it, and the others wait for that.
 
     Parameters
     ----------
@@ -75,14 +85,38 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
     OSError
         If nothing can be kept.
     """
-    if not path.is_file():
+    if not _is_sealed(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent / ".lock"):
-            if not path.is_file():
+            if not _is_sealed(path):
                 with _whole(path) as scratch:
                     make(scratch)
+                with _whole(_seal(path)) as scratch:
+                    scratch.write_bytes(_digest(_place(path), path.read_bytes()))
     _used(path)
+    _used(_seal(path))
     return path
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a file is what was made at its place: tools read it as it is, so its hash lies beside it."""
+    try:
+        return _seal(path).read_bytes() == _digest(_place(path), path.read_bytes())
+    except OSError:
+        return False
+
+
+def _seal(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _place(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _digest(key: str, contents: bytes) -> bytes:
+    """Return a hash of contents and of the key that they belong to."""
+    return hashlib.sha256(key.encode() + b"\0" + contents).digest()
 
 
 def _used(path: Path) -> None:

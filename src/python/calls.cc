@@ -204,6 +204,12 @@ bool Fill(Caller& c, PyObject* args, bool* of_torch) {
   return true;
 }
 
+size_t BytesOf(const DLTensor& t) {
+  size_t bytes = (static_cast<size_t>(t.dtype.bits) * t.dtype.lanes + 7) / 8;
+  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<size_t>(t.shape[d]);
+  return bytes;
+}
+
 void SetError(void*, const char* kind, const char* message) {
   PyErr_Format(PyExc_RuntimeError, "%s: %s", kind, message);
 }
@@ -273,17 +279,40 @@ Ref NewLeaf(const Caller& c, size_t k, bool of_torch, Shape* last) {
   }
   const DLTensor& t = *value.u.tensor;
   if (t.device.device_type != kDLCPU) return Ref();
-  size_t bytes = (static_cast<size_t>(t.dtype.bits) * t.dtype.lanes + 7) / 8;
-  for (int d = 0; d < t.ndim; ++d) bytes *= static_cast<size_t>(t.shape[d]);
-  return of_torch ? NewTorch(c, t, bytes) : NewArray(c, t, bytes, last);
+  return of_torch ? NewTorch(c, t, BytesOf(t)) : NewArray(c, t, BytesOf(t), last);
 }
 
-// Copies the leaves of the last run into the tensors of the caller: addresses of DLTensors.
-int32_t CopyAll(const Caller& c, PyObject* into) {
-  for (Py_ssize_t k = 0; k < PyTuple_Size(into); ++k) {
-    const auto* to = static_cast<const DLTensor*>(PyLong_AsVoidPtr(PyTuple_GetItem(into, k)));
-    if (int32_t status = c.copy_output(c.session, static_cast<size_t>(k), to)) return status;
+const DLTensor* Target(PyObject* into, Py_ssize_t k) {
+  return static_cast<const DLTensor*>(PyLong_AsVoidPtr(PyTuple_GetItem(into, k)));
+}
+
+// Whether the k-th leaf of the last run, an input that the network returns, lies where it or one
+// before it is to go.
+bool WrittenBeforeRead(const Caller& c, PyObject* into, Py_ssize_t k) {
+  DyclValue value{};
+  if (c.output(c.session, static_cast<size_t>(k), &value) != DYCL_OK) return true;
+  const DLTensor& from = *value.u.tensor;
+  const auto begin = reinterpret_cast<uintptr_t>(from.data) + from.byte_offset;
+  const uintptr_t end = begin + BytesOf(from);
+  for (Py_ssize_t j = 0; j <= k; ++j) {
+    const DLTensor* to = Target(into, j);
+    const auto start = reinterpret_cast<uintptr_t>(to->data);
+    if (begin < start + BytesOf(*to) && start < end) return true;
   }
+  return false;
+}
+
+// Copies the leaves of the last run into the tensors of the caller: addresses of DLTensors. Does
+// nothing where the order of the copies would matter.
+int32_t CopyAll(const Caller& c, PyObject* into, bool* done) {
+  for (Py_ssize_t k = 0; k < PyTuple_Size(into); ++k) {
+    if (WrittenBeforeRead(c, into, k)) return DYCL_OK;
+  }
+  for (Py_ssize_t k = 0; k < PyTuple_Size(into); ++k) {
+    int32_t status = c.copy_output(c.session, static_cast<size_t>(k), Target(into, k));
+    if (status != DYCL_OK) return status;
+  }
+  *done = true;
   return DYCL_OK;
 }
 
@@ -316,7 +345,7 @@ PyObject* Results(Caller& c, int32_t site, bool of_torch) {
 
 // call(args, deadline_ms, signal, into): None if an input is not usual, and nothing was done; a
 // status if the run failed; otherwise (site, results), where None stands for results that were not
-// made here.
+// made here, and `into` for those that were written there.
 PyObject* Call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   Caller& c = *reinterpret_cast<CallerObject*>(self)->caller;
   if (count != 4 || !PyTuple_Check(given[0])) {
@@ -338,12 +367,12 @@ PyObject* Call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   int32_t status = c.run(c.session, c.values.data(), c.values.size(), &options, &site);
   PyEval_RestoreThread(state);
   const bool bound = given[3] != Py_None;
-  if (status == DYCL_OK && bound) status = CopyAll(c, given[3]);
+  bool written = false;
+  if (status == DYCL_OK && bound) status = CopyAll(c, given[3], &written);
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (status != DYCL_OK) return PyLong_FromLong(status);
-  if (bound || c.leaves[static_cast<size_t>(site)] == kElsewhere) {
-    return Pair(site, Ref::New(Py_None));
-  }
+  if (bound) return Pair(site, Ref::New(written ? given[3] : Py_None));
+  if (c.leaves[static_cast<size_t>(site)] == kElsewhere) return Pair(site, Ref::New(Py_None));
   try {
     return Results(c, site, of_torch);
   } catch (const std::bad_alloc&) {

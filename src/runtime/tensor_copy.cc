@@ -177,6 +177,9 @@ int32_t CheckInputPairs(const DyclValue* inputs) {
 
 bool IsContiguous(const DLTensor& t) {
   if (t.strides == nullptr) return true;
+  for (int d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] == 0) return true;  // whatever its strides are: those of NumPy are zeros
+  }
   int64_t stride = 1;
   for (int d = t.ndim - 1; d >= 0; --d) {
     if (t.shape[d] != 1 && t.strides[d] != stride) return false;

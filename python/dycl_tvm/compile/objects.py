@@ -145,7 +145,8 @@ def _compiler() -> str:
     digest = hashlib.sha256(f"{tvm.__version__} {tvm_ffi.__version__}".encode())
     root = Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
-        if path.stat().st_mtime >= _STARTED:
+        status = path.stat()
+        if max(status.st_mtime, status.st_ctime) >= _STARTED:  # who copies a file may give it a time, but not that of its change here
             return ""
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     for library in _libraries():

@@ -141,9 +141,11 @@ class _Quantised:
         else:
             scale = torch.tensor([scale], dtype=torch.float32)
         points = zero.data if isinstance(zero, Constant) else torch.tensor(0 if zero is None else zero)
-        if bool(points.any()) or not torch.equal(scale.expand(factors.shape), factors):
+        data = step.args[0].data
+        by_channel = not any(extent != 1 for extent in data.shape[:-1])  # that of a product may have a number for each row
+        if not by_channel or bool(points.any()) or not torch.equal(scale.expand(factors.shape), factors):
             return None, value
-        return step.args[0].data.long(), None
+        return data.long().reshape(-1), None
 
     def number(self, value: float) -> Constant:
         """Return a float32 of rank 0."""

@@ -49,6 +49,11 @@ class Layer:
     names: tuple[str, str, str | None]
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers that integers can stand for."""
+        return bool(self.weight.data.isfinite().all())
+
+    @property
     def name(self) -> str:
         """The qualified name of the module, or of the weight where there is no module."""
         text = self.weight.name

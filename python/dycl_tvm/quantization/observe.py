@@ -31,6 +31,7 @@ class Ranges(Watcher):
             self._join(layer.x, layer.weight)
         self._wanted = {layer.x for layer in layers}
         self._found: dict[Any, Range] = {}
+        self._endless: set[Any] = set()
         self.edges: set[tuple[Block, int]] = set()
 
     def defined(self, value: Value, data: Any) -> None:
@@ -40,6 +41,8 @@ class Ranges(Watcher):
             group = self._root(value)
             known = self._found.get(group)
             here = Range(float(low), float(high))
+            if not (math.isfinite(here.low) and math.isfinite(here.high)):
+                self._endless.add(group)
             self._found[group] = here if known is None else known.joined(here)
 
     def took(self, block: Block, index: int) -> None:
@@ -47,9 +50,15 @@ class Ranges(Watcher):
         self.edges.add((block, index))
 
     def of(self, value: Value) -> Range | None:
-        """Return the range of a value; None if no calibration input came to a layer that shares its weights."""
-        found = self._found.get(self._root(value)) if value in self._wanted else None
-        return found if found is not None and math.isfinite(found.low) and math.isfinite(found.high) else None
+        """Return the range of a value; None if it has none, as ``missing`` says."""
+        return None if self.missing(value) else self._found[self._root(value)]
+
+    def missing(self, value: Value) -> str:
+        """Say why a value has no range: what is not a number has none, and what was not seen."""
+        group = self._root(value)
+        if group in self._endless:
+            return "its input was infinite or not a number in calibration"
+        return "" if group in self._found else "no calibration input comes to it"
 
     def _root(self, key: Any) -> Any:
         while key in self._group:
@@ -77,15 +86,16 @@ class Losses(Watcher):
         layer = self._layers.get(step)
         if layer is None:
             return
-        if layer.weight not in self._weights:
+        key = (layer.weight, layer.channel)
+        if key not in self._weights:
             data, scales = quantised_weights(layer.weight.data, layer.channel)
             shape = [1] * data.dim()
             shape[layer.channel] = -1
-            self._weights[layer.weight] = data.to(torch.float32) * scales.reshape(shape)
+            self._weights[key] = data.to(torch.float32) * scales.reshape(shape)
 
         def operand(value: Value) -> Any:
             if value is layer.weight:
-                return self._weights[layer.weight]
+                return self._weights[key]
             data = value.data if hasattr(value, "data") else frame[value]
             return self._grids[value].rounded(data) if value is layer.x else data
 

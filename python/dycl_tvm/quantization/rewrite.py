@@ -86,16 +86,17 @@ class _Weights:
     """Weights and biases as integers, each once."""
 
     def __init__(self) -> None:
-        self._weights: dict[Constant, tuple[Constant, Constant]] = {}
+        self._weights: dict[tuple[Constant, int], tuple[Constant, Constant]] = {}
         self._biases: dict[Any, tuple[Constant, Constant] | None] = {}
 
     def put(self, layer: Layer, grid: Grid) -> list[Step]:
         """Make a layer read its weights and bias dequantised; return the steps that it then needs before it."""
         step, kind = layer.step, layer.weight.type
-        if layer.weight not in self._weights:
+        key = (layer.weight, layer.channel)  # x @ w and linear(x, w) read one weight in two ways
+        if key not in self._weights:
             whole, units = quantised_weights(layer.weight.data, layer.channel)
-            self._weights[layer.weight] = _constant(whole, layer.weight.name), _constant(units, f"{layer.name}.scales")
-        data, scales = self._weights[layer.weight]
+            self._weights[key] = _constant(whole, layer.weight.name), _constant(units, f"{layer.name}.scales")
+        data, scales = self._weights[key]
         weight = Value(kind, layer.weight.name)
         how = (scales, None, layer.channel, WEIGHT_LEAST, WEIGHT_MOST, torch.int8)
         steps: list[Step] = [TensorOp(f"{DECOMPOSED}.dequantize_per_channel.default", (data, *how), {}, (weight,), step.origin)]
@@ -113,7 +114,7 @@ class _Weights:
         """Return the bias in units of the sums, and these units; None if it does not fit or is no vector."""
         if layer.bias is None or layer.bias.data.shape != scales.data.shape:
             return None
-        key = (layer.bias, layer.weight, grid)
+        key = (layer.bias, layer.weight, layer.channel, grid)
         if key not in self._biases:
             factors = torch.tensor(grid.scale, dtype=torch.float32) * scales.data
             whole = torch.round(layer.bias.data.double() / factors.double())

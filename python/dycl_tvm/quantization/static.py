@@ -76,7 +76,7 @@ def quantize(
 
     # ranges of what layers read, by whichever path, and the losses that follow from them
     layers = layers_of(graph)
-    chosen = without(layers, skip)
+    chosen = [layer for layer in without(layers, skip) if layer.is_finite]
     with phases.phase("calibrate", f"{len(calls)} inputs, {len(chosen)} layers"):
         ranges = Ranges(chosen)
         watch(graph, calls, ranges)
@@ -94,7 +94,7 @@ def quantize(
     compared = [_call(inputs) for inputs in held_out]
     with phases.phase("compare", f"{len(compared)} inputs"):
         agreement = made.agreement(compared) if compared else None
-    made.report = QuantizationReport(_losses(layers, chosen, losses), not_taken, agreement)
+    made.report = QuantizationReport(_losses(layers, chosen, losses, ranges), not_taken, agreement)
     return made
 
 
@@ -115,7 +115,7 @@ def _call(inputs: Any) -> Call:
     raise UsageError(f"a calibration input is a tensor, a tuple of arguments or a dict of keyword arguments, not a {type(inputs).__name__}")
 
 
-def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses) -> tuple[LayerLoss, ...]:
+def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses, ranges: Ranges) -> tuple[LayerLoss, ...]:
     """Return the layers by what they lose."""
     places: dict[Any, list[Layer]] = {}
     for layer in layers:
@@ -123,9 +123,15 @@ def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses) ->
     found = []
     for same in places.values():
         decibels = losses.decibels(same[0])
-        why = "" if decibels is not None else "no calibration input comes to it" if same[0] in chosen else "skipped"
+        why = "" if decibels is not None else _why_not(same[0], chosen, ranges)
         found.append(LayerLoss(same[0].name, len(same), decibels, why))
     return tuple(sorted(found, key=lambda loss: (loss.decibels is None, loss.decibels or 0.0)))
+
+
+def _why_not(layer: Layer, chosen: Sequence[Layer], ranges: Ranges) -> str:
+    if not layer.is_finite:
+        return "its weights are infinite or not a number in places"
+    return ranges.missing(layer.x) if layer in chosen else "skipped"
 
 
 def _not_taken(graph: HCFG, ranges: Ranges) -> tuple[str, ...]:

@@ -118,7 +118,10 @@ class Inputs:
             If it is of another type; the message names it.
         """
         usual = self._usual[k]
-        given = None if usual is None else usual.given(leaf)
+        try:
+            given = None if usual is None else usual.given(leaf)
+        except RuntimeError:  # a tensor that has no memory of its own
+            given = None
         return self._unusual(k, leaf) if given is None else given
 
     def _unusual(self, k: int, leaf: Any) -> Any:

@@ -22,7 +22,7 @@ from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Targets
-from dycl_tvm.runtime.tensors import copy_out
+from dycl_tvm.runtime.tensors import copy_out, is_torch
 
 #: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
 _handler_of = importlib.import_module("_signal").getsignal
@@ -99,6 +99,7 @@ class Module:
         self._session = ctypes.c_void_p()
         self._lock = threading.RLock()  # a signal handler may ask for the path in the middle of a call of its thread
         self._busy = False  # whether the thread that holds the lock is in a call
+        self._freeing = threading.RLock()  # what may be asked for in the middle of a call keeps the session from being freed
         self._inputs = Inputs(model.metadata, model.classes)
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
@@ -203,7 +204,8 @@ class Module:
         Raises
         ------
         UsageError
-            If a result is no plain tensor, differs by the path, or is of another structure, dtype or shape than ``out``.
+            If a result is no plain tensor, differs by the path, or is of another structure, dtype or shape than ``out``, or if two
+            tensors of ``out`` share memory. An input may share memory with ``out``.
         """
         return Bound(self, out)
 
@@ -222,6 +224,8 @@ class Module:
         with self._lock:  # as in _call(), which costs a microsecond
             if self._busy:
                 raise self._in_a_call()
+            if self._caller is not caller:  # closed while this thread waited
+                self._live()
             self._busy = True
             try:
                 self._site, self._entered = None, False
@@ -237,6 +241,8 @@ class Module:
                 site, leaves = done
                 self._site = site
                 if into is not None:
+                    if leaves is None:
+                        self._write(into)
                     return into.out
                 if leaves is None:
                     return self._collect(site, are_of_torch(args))
@@ -271,8 +277,7 @@ class Module:
             site = self._site = self._taken.value
             if into is None:
                 return (site, self._collect_leaves(site, torch_like)) if kwargs is None else self._collect(site, torch_like)
-            for k, tensor in enumerate(into.tensors):
-                self._copy_output(k, tensor)
+            self._write(into)
             return into.out
 
     def cancel(self) -> None:
@@ -280,7 +285,8 @@ class Module:
 
         The module can be called again at once, and its state is as before the call. Without a call it has no effect.
         """
-        self._library.dycl_cancel(self._session)
+        with self._freeing:
+            self._library.dycl_cancel(self._session)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -306,9 +312,9 @@ class Module:
 
         What is not closed is freed when nothing refers to it any more. ``with dycl_tvm.load(...) as module:`` closes at its end.
         """
-        with self._call():
-            self._free()
+        with self._call(), self._freeing:
             self._session, self._model, self._caller = ctypes.c_void_p(), None, None
+            self._free()
 
     def __enter__(self) -> Module:
         return self
@@ -323,7 +329,8 @@ class Module:
 
     def set_num_threads(self, num_threads: int) -> None:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
-        self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
+        with self._freeing:
+            self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
         self._num_threads = num_threads
 
     def set_device_branches(self, on: bool) -> None:
@@ -331,7 +338,8 @@ class Module:
 
         On where nothing else is said. It needs a driver of CUDA 12.8 or newer; see ``docs/gpu.md``. Of no effect on CPUs.
         """
-        self._check(self._library.dycl_session_set_device_branches(self._session, int(on)))
+        with self._freeing:
+            self._check(self._library.dycl_session_set_device_branches(self._session, int(on)))
         self._device_branches = on
 
     def reset_state(self) -> None:
@@ -439,8 +447,8 @@ class Module:
         return int(self._info().weight_bytes)
 
     def _info(self) -> capi.ModelInfo:
-        info = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo))
-        self._check(self._library.dycl_model_info(self._live().handle, ctypes.byref(info)))
+        info, model = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo)), self._live()
+        self._check(self._library.dycl_model_info(model.handle, ctypes.byref(info)))
         return info
 
     def _counts(self, function: Any, size: int) -> list[int]:
@@ -467,14 +475,27 @@ class Module:
 
     def _leaf(self, k: int, torch_like: bool, front: Cuts = ()) -> Any:
         """Return an output of the last run, or, of one that is longer than the result, its first elements."""
-        value = self._output
-        if (status := self._library.dycl_output(self._session, k, value)) != capi.OK:
-            self._check(status)
+        value = self._value(k)
         if value.type == capi.TENSOR:
             return copy_out(capi.DLTensor.from_address(value.address), torch_like, lambda to: self._copy_output(k, to), front)
         if value.type == capi.FLOAT:
             return value.v_float
         return bool(value.v_bool) if value.type == capi.BOOL else value.v_int
+
+    def _value(self, k: int) -> capi.Value:
+        value = self._output
+        if (status := self._library.dycl_output(self._session, k, value)) != capi.OK:
+            self._check(status)
+        return value
+
+    def _write(self, into: Targets) -> None:
+        """Write the outputs of the last run into tensors of the caller, as if all were read before the first is written."""
+        outputs = (capi.DLTensor.from_address(self._value(k).address) for k in range(len(into.tensors)))
+        if into.written_before_read([(output.data or 0) + output.byte_offset for output in outputs]):
+            into.fill([self._leaf(k, is_torch(leaf)) for k, leaf in enumerate(into.leaves)])
+            return
+        for k, tensor in enumerate(into.tensors):
+            self._copy_output(k, tensor)
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
@@ -503,4 +524,5 @@ class Bound:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network on inputs as :meth:`Module.__call__` takes them; ``out`` is written once the run has ended well."""
+        self._targets.check()
         return self._module._run(args, kwargs, 0.0, self._targets)

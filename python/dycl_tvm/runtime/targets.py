@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.structure import flatten, whole_leaves
 from dycl_tvm.runtime.tensors import InputTensor, is_torch, strides_of, type_text
@@ -21,6 +25,8 @@ class Targets:
     ----------
     out : object
         As the caller gave it.
+    leaves : list of torch.Tensor or numpy.ndarray
+        In the order of the outputs.
     tensors : list of DLTensor
         Where each leaf of the result goes.
     addresses : tuple of int
@@ -40,13 +46,46 @@ class Targets:
         if whole_leaves(structure) < 0 or any(want["type"] != "tensor" for want in types):
             raise UsageError(f"'{name}' returns numbers, or tensors whose sizes each call decides; call it without bind()")
         try:
-            leaves = flatten(structure, out, "out")
+            named = flatten(structure, out, "out")
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None
         self.out = out
-        self._kept = [_target(where, leaf, want) for (where, leaf), want in zip(leaves, types)]
+        self.leaves = [leaf for _, leaf in named]
+        self._kept = [_target(where, leaf, want) for (where, leaf), want in zip(named, types)]
         self.tensors = [kept.struct for kept in self._kept]
         self.addresses = tuple(ctypes.addressof(tensor) for tensor in self.tensors)
+        self._ends = [_end(tensor) for tensor in self.tensors]
+        self._may_move = [(where, leaf, kept.struct.data) for (where, leaf), kept in zip(named, self._kept) if is_torch(leaf)]
+        places = sorted((t.data or 0, end, where) for t, end, (where, _) in zip(self.tensors, self._ends, named) if end > (t.data or 0))
+        for (_, end, first), (start, _, second) in itertools.pairwise(places):
+            if start < end:
+                raise UsageError(f"{first} and {second} share memory: one result would lie in the other")
+
+    def check(self) -> None:
+        """Refuse tensors of PyTorch's that have got other memory since (``resize_``, ``share_memory_``, ``.data = ...``)."""
+        for where, leaf, address in self._may_move:
+            if leaf.data_ptr() != (address or 0):
+                raise UsageError(f"{where}: the tensor has got other memory since bind(); call bind() again")
+
+    def written_before_read(self, sources: Sequence[int]) -> bool:
+        """Whether one of the outputs, which begin at these addresses, lies where it or one before it is to go.
+
+        That is an input which the network returns; other outputs lie in memory of the session.
+        """
+        for k, start in enumerate(sources):
+            end = start + self._ends[k] - (self.tensors[k].data or 0)
+            if any(start < self._ends[j] and (self.tensors[j].data or 0) < end for j in range(k + 1)):
+                return True
+        return False
+
+    def fill(self, results: Sequence[Any]) -> None:
+        """Write results that lie elsewhere."""
+        for leaf, result in zip(self.leaves, results):
+            if is_torch(leaf):
+                with sys.modules["torch"].inference_mode():
+                    leaf.copy_(result)
+            else:
+                leaf[...] = result
 
 
 def _target(name: str, leaf: Any, want: dict[str, Any]) -> InputTensor:
@@ -54,12 +93,16 @@ def _target(name: str, leaf: Any, want: dict[str, Any]) -> InputTensor:
     if not (is_torch(leaf) or isinstance(leaf, np.ndarray)):
         raise UsageError(f"{name}: expected a tensor {type_text(want)}, got a {type(leaf).__name__}")
     shape = tuple(leaf.shape)
-    kept = InputTensor(name, leaf, want["dtype"])
+    try:
+        kept = InputTensor(name, leaf, want["dtype"])
+    except InputError as error:
+        raise UsageError(str(error).removeprefix("input ")) from None
     dtype = capi.DL_NAMES[kept.struct.code, kept.struct.bits]
     if dtype != want["dtype"] or shape != tuple(want["shape"]):
         raise UsageError(f"{name}: expected {type_text(want)}, got {dtype}[{', '.join(map(str, shape))}]")
     given = leaf.data_ptr() if is_torch(leaf) else leaf.ctypes.data
-    if kept.struct.data != given or not _is_compact(kept.struct, shape) or not _may_be_written(leaf):
+    has_memory = given != 0 or 0 in shape  # zeros that PyTorch does not store, and tensors without data, have none
+    if not has_memory or (kept.struct.data or 0) != given or not _is_compact(kept.struct, shape) or not _may_be_written(leaf):
         raise UsageError(f"{name}: expected memory that may be written, with one element after the other")
     return kept
 
@@ -67,6 +110,10 @@ def _target(name: str, leaf: Any, want: dict[str, Any]) -> InputTensor:
 def _is_compact(struct: capi.DLTensor, shape: tuple[int, ...]) -> bool:
     strides = zip(shape, struct.strides[: len(shape)], strides_of(shape))
     return 0 in shape or all(extent == 1 or stride == want for extent, stride, want in strides)
+
+
+def _end(struct: capi.DLTensor) -> int:
+    return (struct.data or 0) + math.prod(struct.shape[: struct.ndim]) * ((struct.bits + 7) // 8)
 
 
 def _may_be_written(leaf: Any) -> bool:

@@ -85,7 +85,10 @@ class InputTensor:
 
     def __init__(self, name: str, value: Any, dtype: str) -> None:
         if is_torch(value):
-            self._from_torch(name, value)
+            try:
+                self._from_torch(name, value)
+            except RuntimeError as error:  # nested tensors; what transformations of functions (vmap, grad) hand to them
+                raise InputError(f"input '{name}': expected a tensor with memory of its own; PyTorch says: {error}") from None
         else:
             self._from_array(name, value, dtype)
 

@@ -22,6 +22,7 @@ from dycl_tvm import cache
 from dycl_tvm.compile import objects
 from dycl_tvm.compile.objects import Compiled, Recipe, make_objects, with_plain_names
 from dycl_tvm.compile.pipeline import build_kernels
+from dycl_tvm.errors import UsageError
 
 _TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
 
@@ -153,6 +154,62 @@ def test_a_damaged_object_is_compiled_again() -> None:
         kept.write_bytes(damaged)
         assert _compiles(counted, _scaled()), damaged
         assert not _compiles(counted, _scaled())
+
+
+def test_what_was_written_under_another_key_is_not_read() -> None:
+    cache.write(cache.KERNELS, "aaaa", b"first")
+    cache.write(cache.KERNELS, "bbbb", b"second")
+    paths = [cache.cache_dir() / cache.KERNELS / key[:2] / key for key in ("aaaa", "bbbb")]
+    shutil.copyfile(paths[0], paths[1])
+    assert cache.read(cache.KERNELS, "aaaa") == b"first"
+    assert cache.read(cache.KERNELS, "bbbb") is None
+
+
+def test_files_that_tools_read_are_made_again_where_they_are_damaged_or_of_another_place() -> None:
+    room, made = cache.cache_dir() / cache.RUNTIME, []
+
+    def make(path: Path) -> None:
+        made.append(path.name)
+        path.write_bytes(b"whole " + path.name.encode())
+
+    def is_made(path: Path) -> bool:
+        before = len(made)
+        assert cache.made(path, make).read_bytes() == b"whole " + path.name.encode()
+        return len(made) > before
+
+    first, second = room / "key" / "a.o", room / "key" / "b.o"
+    assert is_made(first) and is_made(second) and not is_made(first)
+    for damaged in (b"", b"whole", b"whole b.o", b"?" * 100):
+        first.write_bytes(damaged)
+        assert is_made(first) and not is_made(first)
+    seals = [path.with_name(f"{path.name}.sha256") for path in (first, second)]
+    for contents in (None, b"", seals[1].read_bytes()):
+        seals[0].unlink() if contents is None else seals[0].write_bytes(contents)
+        assert is_made(first) and not is_made(first)
+    for source, target in ((first, second), (*seals,)):
+        shutil.copyfile(source, target)
+    assert is_made(second) and not is_made(second)
+
+
+@pytest.mark.parametrize("given", ["10GB", "-1", "1e9", "0x0"])
+def test_a_limit_that_is_no_number_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYCL_CACHE_BYTES", given)
+    with pytest.raises(UsageError, match="DYCL_CACHE_BYTES is a number of bytes"):
+        cache.limit()
+
+
+def test_a_source_that_came_with_an_old_time_is_younger_than_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "compile" / "objects.py"
+    source.parent.mkdir()
+    source.touch()
+    os.utime(source, (1e9, 1e9))
+    monkeypatch.setattr(objects, "__file__", str(source))
+    monkeypatch.setattr(objects, "_STARTED", source.stat().st_ctime - 1)
+    objects._compiler.cache_clear()
+    assert not objects._compiler()
+    monkeypatch.setattr(objects, "_STARTED", source.stat().st_ctime + 1)
+    objects._compiler.cache_clear()
+    assert objects._compiler()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,3 +171,26 @@ def test_a_program_of_pytorchs_quantised_operators_is_staged_and_equals_eager_up
         torch.testing.assert_close(whole(scale * x), model(scale * x), rtol=1e-5, atol=1e-5)
         paths.add(whole.last_path.branches[0].choice)
     assert paths == {False, True}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5), (4, 1), (4, 5)])
+@pytest.mark.parametrize("outputs", [5, 1])
+def test_a_bias_of_integers_may_have_any_shape_that_spreads_to_the_product(shape: tuple[int, ...], outputs: int) -> None:
+    shape = tuple(min(extent, outputs) if d == len(shape) - 1 else extent for d, extent in enumerate(shape))
+    generator = torch.Generator().manual_seed(2)
+    weights = torch.randint(-127, 128, (3, outputs), dtype=torch.int8, generator=generator)
+    bias = torch.randint(-9000, 9000, shape, dtype=torch.int32, generator=generator)
+    unit = float(torch.tensor(0.02) * torch.tensor(0.005))
+    b = GraphBuilder("layer", {"q": tensor(4, 3, dtype="uint8")})
+    x = b.op(b.entry, "quantized_decomposed.dequantize_per_tensor.default", b.params[0], 0.02, 7, 0, 255, torch.uint8)
+    w = b.op(b.entry, "quantized_decomposed.dequantize_per_tensor.default", constant(weights), 0.005, 0, -128, 127, torch.int8)
+    limits = (-(2**31), 2**31 - 1, torch.int32)
+    added = b.op(b.entry, "quantized_decomposed.dequantize_per_tensor.default", constant(bias), unit, 0, *limits)
+    b.leave(b.entry, b.op(b.entry, "aten.addmm.default", added, x, w))
+    q = torch.randint(0, 256, (4, 3), dtype=torch.uint8, generator=generator)
+    (expected,), _ = interpret(b.graph, [q])
+    assert integer_products(b.graph)
+    verify(b.graph)
+    (found,), _ = interpret(b.graph, [q])
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected)

@@ -13,7 +13,12 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.errors import UsageError
+from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
+from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import TensorOp
+from dycl_tvm.quantization.layers import layers_of
+from dycl_tvm.quantization.numbers import Grid, Range
+from dycl_tvm.quantization.rewrite import round_layers
 
 
 class Gated(nn.Module):
@@ -151,3 +156,34 @@ def test_every_trip_of_a_loop_counts() -> None:
                 and "dequantize" not in s.op}  # fmt: skip
     assert 1 / scale > 17 / 255
     assert torch.allclose(quantised(torch.ones(1, 4)), Loop()(torch.ones(1, 4)), rtol=0.05)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_layer_of_what_is_no_number_stays_float_and_says_so(bad: float) -> None:
+    model, rows = Scores().eval(), torch.randn(3, 6)
+    nn.init.constant_(model.first.weight[0, :1].detach(), bad)
+    quantised = dycl_tvm.quantize(model, [rows])
+    assert {loss.name: loss.why for loss in quantised.report.layers if loss.why}["first"].startswith("its weights are infinite or not")
+    assert torch.equal(quantised(rows).isnan(), model(rows).isnan())
+
+
+def test_calibration_without_numbers_gives_no_range_wherever_it_comes() -> None:
+    model, rows = Scores().eval(), torch.randn(3, 6)
+    for calls in ([rows, rows / 0], [rows / 0, rows], [rows * float("nan"), rows], [rows, rows * float("nan")]):
+        quantised = dycl_tvm.quantize(model, calls)
+        whys = {loss.name: loss.why for loss in quantised.report.layers}
+        assert whys["first"] == "its input was infinite or not a number in calibration"
+
+
+def test_one_weight_that_is_read_in_two_ways_has_scales_of_its_own_in_each() -> None:
+    weight = constant(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)) * torch.logspace(-2, 2, 8)[:, None])
+    b = GraphBuilder("both", {"x": tensor(3, 8)})
+    (x,) = b.params
+    b.leave(b.entry, b.op(b.entry, "aten.linear.default", x, weight), b.op(b.entry, "aten.mm.default", x, weight))
+    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+    exact, _ = interpret(b.graph, [rows])
+    layers = layers_of(b.graph)
+    round_layers(b.graph, layers, {x: Grid.of(Range(float(rows.min()), float(rows.max())))})
+    for found, expected in zip(interpret(b.graph, [rows])[0], exact):
+        assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+        assert ((found - expected).abs().amax(0) < 0.1 * expected.abs().amax(0)).all()

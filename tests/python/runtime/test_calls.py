@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 import torch
 
 from dycl_tvm.codegen import toolchain
+from dycl_tvm.compile.program import CodeBlock, Leave, Program, Site, Slot
 from dycl_tvm.errors import DyclError, InputError, UsageError
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import Module, calls, load
@@ -197,6 +201,99 @@ def test_tensors_that_results_do_not_fit_in(out: Any, message: str, tmp_path: Pa
     module = handmade.build_and_load(handmade.straight_program("k_inc"), tmp_path)
     with pytest.raises((UsageError, InputError), match=message):
         module.bind(out=out)
+
+
+def _two_results() -> Program:
+    """``forward(x)`` returns (x + 1, x)."""
+    x, y = Slot(handmade.F4, "input", 0), handmade.arena(0)
+    return Program(
+        "Two", handmade.call_structure("tensor"), ["x"], [x], [CodeBlock("entry", [handmade.call(0, "k_inc", x, y)], Leave(0, (y, x)))],
+        [Site(handmade.leaves("tensor", "tensor"), [handmade.F4, handmade.F4])], handmade.KERNELS, [], [], 64,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [np.array, torch.from_numpy])
+def test_an_input_that_is_returned_is_read_before_a_result_is_written_over_it(
+    make: Any, extension: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = handmade.build(_two_results(), tmp_path)
+    for chosen in (extension, None):
+        monkeypatch.setattr(calls, "_extension", chosen)
+        module = load(*files)
+        for first, second in ((0, 8), (8, 0), (1, 8), (8, 1), (0, 4), (4, 0)):
+            memory = np.zeros(12, "float32")
+            memory[:4] = X + 5
+            places = [make(memory[at : at + 4]) if make is torch.from_numpy else memory[at : at + 4] for at in (0, first, second)]
+            module.bind(out=tuple(places[1:]))(places[0])
+            np.testing.assert_array_equal(memory[first : first + 4], X + 6)
+            np.testing.assert_array_equal(memory[second : second + 4], X + 5)
+
+
+def test_results_that_would_lie_in_each_other_are_refused(tmp_path: Path) -> None:
+    module = handmade.build_and_load(_two_results(), tmp_path)
+    memory = torch.zeros(8)
+    for first, second in ((0, 0), (0, 3), (3, 0)):
+        with pytest.raises(UsageError, match=r"out\[.\] and out\[.\] share memory"):
+            module.bind(out=(memory[first : first + 4], memory[second : second + 4]))
+    module.bind(out=(memory[:4], memory[4:]))
+
+
+def _replaced(out: torch.Tensor) -> None:
+    out.data = torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    "move", [lambda out: out.resize_(1 << 16), torch.Tensor.share_memory_, _replaced, lambda out: out.untyped_storage().resize_(0)]
+)
+def test_a_tensor_whose_memory_has_moved_is_not_written(move: Callable[[torch.Tensor], Any], tmp_path: Path) -> None:
+    module = handmade.build_and_load(handmade.straight_program("k_inc"), tmp_path)
+    out = torch.zeros(4)
+    bound = module.bind(out=out)
+    move(out)
+    with pytest.raises(UsageError, match=r"out: the tensor has got other memory since bind\(\)"):
+        bound(X)
+
+
+def test_results_without_elements_have_a_place(tmp_path: Path) -> None:
+    module = handmade.build_and_load(handmade.straight_program(type_=TensorType((0, 3), "float32")), tmp_path)
+    for out in (torch.empty(0, 3), np.empty((0, 3), "float32")):
+        assert module.bind(out=out)(np.empty((0, 3), "float32")) is out
+
+
+def test_tensors_without_memory_are_refused_by_name(both: tuple[Module, Module]) -> None:
+    nested = torch.nested.as_nested_tensor([torch.zeros(4)])
+    for module in both:
+        with pytest.raises(InputError, match="input 'x': expected a tensor with memory of its own"):
+            torch.func.vmap(lambda x, module=module: module(x, 0)["y"])(torch.zeros(2, 4))
+        for given in (nested, torch._efficientzerotensor(4), torch.zeros(4, device="meta")):
+            with pytest.raises(InputError, match="input 'x'"):
+                module(given, 0)
+
+
+def test_a_call_that_waits_while_the_module_is_closed_is_refused(both: tuple[Module, Module]) -> None:
+    for module in both:
+        told: list[Any] = []
+        thread = threading.Thread(target=lambda told=told, module=module: told.append(_refusal(lambda: module(X, 0))))
+        with module._lock:
+            thread.start()
+            while not _waits_for_the_lock(thread):
+                time.sleep(0.001)
+            module.close()
+        thread.join()
+        assert told == ["the module 'Zoo' is closed"]
+
+
+def _waits_for_the_lock(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name in ("_usual", "_call")
+
+
+def _refusal(do: Callable[[], Any]) -> str:
+    try:
+        do()
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def test_results_that_differ_by_the_path_have_no_place(both: tuple[Module, Module]) -> None:
