@@ -83,7 +83,7 @@ def test_what_depends_on_a_sign_is_refused(model: Any) -> None:
 
 
 def test_nobody_knows_without_the_check() -> None:
-    with pytest.raises(UnsupportedError, match="verify='off' does not find out"):
+    with pytest.raises(UnsupportedError, match="verify='off', does not find out"):
         dycl_tvm.build(_whitened, torch.randn(3, 5, 5), verify="off")
 
 
