@@ -38,7 +38,7 @@ from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.padded_copy import Band, PaddedCopy
+from dycl_tvm.backends.tir_cpu.words.padded_copy import PaddedCopy
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
@@ -178,11 +178,7 @@ class _AmxEmitter(PaddedCopy):
         parts, out_parts, planes = plan.parts, plan.output_parts, PLANES[self.work.dtypes]
         self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, planes)
         with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, planes)) as piece:
-            self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
-            part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
-            along_rows = p.rows.out > 1
-            self.rows = Band(p.rows, 1, part if along_rows else 0, parts if along_rows else 1)
-            self.columns = Band(p.columns, 1, 0 if along_rows else part, 1 if along_rows else parts)
+            out_part = self.take(piece, parts, 1, 1)
             self.pitch = self.columns.extent
             # the last tile may reach beyond the last position
             beyond = (self.tiles.rows - 1) * self.columns.step * window.words

@@ -16,12 +16,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
-from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, cut, narrow_groups, problem, tiles
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, cut, narrow_groups, problem, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.padded_copy import Band, PaddedCopy
+from dycl_tvm.backends.tir_cpu.words.padded_copy import TiledCopy, reach
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -120,13 +120,13 @@ def _steps(p: Problem) -> int:
     return p.inputs * p.rows.kernel * p.columns.kernel * _pairs(p)
 
 
-class _Emitter(PaddedCopy):
+class _Emitter(TiledCopy):
     """Writes one kernel."""
 
     def __init__(
         self, work: Conv2D, plan: Bf16ConvPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
     ) -> None:
-        super().__init__(work, machine, epilogue, x, weights, operands, y)
+        super().__init__(work, machine, epilogue, x, weights, operands, y, plan.blocks)
         self.plan, self.lane = plan, T.ramp(0, 1, LANES)
 
     def emit(self) -> None:
@@ -134,30 +134,16 @@ class _Emitter(PaddedCopy):
         parts, out_parts = plan.parts, plan.output_parts
         seconds = work_seconds(p, self.machine)
         with parallel(p.images * out_parts * parts, self.machine, seconds) as piece:
-            self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
-            part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
-            along_rows = p.rows.out > 1
-            self.rows = Band(p.rows, plan.rows, part if along_rows else 0, parts if along_rows else 1)
-            self.columns = Band(p.columns, plan.columns, 0 if along_rows else part, 1 if along_rows else parts)
+            out_part = self.take(piece, parts, plan.rows, plan.columns)
             self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, PAIRS), "int32")
             self.groups(out_part, out_parts, tiles(cut(p.outputs, plan.blocks)))
 
-    def group(self, g: Any, span: tuple[Any, Any]) -> None:
-        self.round(g)
-        for out in cut(self.p.outputs, self.plan.blocks):
-            low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
-            with T.serial(0, tirx.max(0, high - low)) as t:
-                block = g * self.p.outputs + out.position(low + t)
-                for rows, row in self.rows.each():
-                    for columns, column in self.columns.each():
-                        self.tile(g, block, out.size, rows.size, row, columns.size, column)
-
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
-        """See :class:`PaddedCopy`."""
+        """See :class:`TiledCopy`."""
         words = T.broadcast(T.int32(0), PAIRS) if values is None else pairs(values)
         store(self.copy, [c, i, j, T.ramp(0, 1, PAIRS)], words)
 
-    def tile(self, g: Any, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
+    def tile(self, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
         """Emit one tile of outputs."""
         p = self.p
         lane, count = self.lane, _pairs(p)
@@ -234,12 +220,12 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Bf16Conv
     along = -(-axis.out // tile)
     across = p.groups if p.groups > 1 else -(-p.outputs // t.blocks)
     other = p.columns if p.rows.out > 1 else p.rows
-    other_extent = _extent(other, other.out)
+    other_extent = reach(other, other.out)
     serial = work_seconds(p, machine) <= 3 * machine.launch
     cycles, weights = _cycles(p, t), 4.0 * p.groups * p.outputs * _steps(p) * LANES
     plans = []
     for parts in sorted({min(along, 1 << k) for k in range(8)}):
-        places = _extent(axis, -(-along // parts) * -(-axis.out // along)) * other_extent
+        places = reach(axis, -(-along // parts) * -(-axis.out // along)) * other_extent
         fits = 4 * PAIRS * p.inputs * places <= machine.l2 // _COPY_SHARE
         for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
             pieces = parts * output_parts * p.images
@@ -255,8 +241,3 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Bf16Conv
             seconds = shared_pieces(alone, pieces, busy, serial, machine)
             plans.append(Bf16ConvPlan(seconds, t.blocks, t.rows, t.columns, output_parts, parts))
     return sorted(plans, key=lambda plan: plan.seconds)
-
-
-def _extent(axis: Axis, positions: int) -> int:
-    """Return how many places of the copy so many positions reach."""
-    return (positions - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1

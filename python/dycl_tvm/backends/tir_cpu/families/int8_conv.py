@@ -20,7 +20,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.int8 import QUAD, allowed, cost, cycles_per_second, dot, int8_func, takes
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.padded_copy import Band, PaddedCopy
+from dycl_tvm.backends.tir_cpu.words.padded_copy import TiledCopy, reach
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -113,13 +113,13 @@ def _steps(p: Problem, lanes: int) -> int:
     return p.inputs * p.rows.kernel * p.columns.kernel * _quads(p, lanes)
 
 
-class _Emitter(PaddedCopy):
+class _Emitter(TiledCopy):
     """Writes one kernel."""
 
     def __init__(
         self, work: Conv2D, plan: Int8ConvPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
     ) -> None:
-        super().__init__(work, machine, epilogue, x, weights, operands, y)
+        super().__init__(work, machine, epilogue, x, weights, operands, y, plan.blocks)
         self.plan = plan
 
     def emit(self) -> None:
@@ -128,27 +128,12 @@ class _Emitter(PaddedCopy):
         self.lane = T.ramp(0, 1, self.lanes)
         parts, out_parts = plan.parts, plan.output_parts
         with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine)) as piece:
-            self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
-            part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
-            along_rows = p.rows.out > 1
-            self.rows = Band(p.rows, plan.rows, part if along_rows else 0, parts if along_rows else 1)
-            self.columns = Band(p.columns, plan.columns, 0 if along_rows else part, 1 if along_rows else parts)
+            out_part = self.take(piece, parts, plan.rows, plan.columns)
             self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, self.lanes // QUAD), "int32")
             # one epilogue for all sums of a tile: it is long, and each copy of it takes the compiler time
             most = max(r.size for r in cut(p.rows.out, plan.rows)), max(c.size for c in cut(p.columns.out, plan.columns))
             self.sums = T.alloc_buffer((max(o.size for o in cut(p.outputs, plan.blocks)), *most, self.lanes), "int32")
             self.groups(out_part, out_parts, tiles(cut(p.outputs, plan.blocks)))
-
-    def group(self, g: Any, span: tuple[Any, Any]) -> None:
-        """See :class:`PaddedCopy`."""
-        self.round(g)
-        for out in cut(self.p.outputs, self.plan.blocks):
-            low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
-            with T.serial(0, tirx.max(0, high - low)) as t:
-                block = g * self.p.outputs + out.position(low + t)
-                for rows, row in self.rows.each():
-                    for columns, column in self.columns.each():
-                        self.tile(g, block, out.size, rows.size, row, columns.size, column)
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """Emit the store of a block of channels at a place of the copy; by default of zeros."""
@@ -156,7 +141,7 @@ class _Emitter(PaddedCopy):
         words = T.broadcast(T.int32(0), count) if values is None else T.reinterpret(f"int32x{count}", values)
         store(self.copy, [c, i, j, T.ramp(0, 1, count)], words)
 
-    def tile(self, g: Any, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
+    def tile(self, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
         """Emit one tile of outputs."""
         p, lane, lanes = self.p, self.lane, self.lanes
         count, steps = _quads(p, lanes), _steps(p, lanes)
@@ -237,7 +222,7 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Int8Conv
     cycles, weights = _cycles(p, t, machine), 4.0 * p.groups * p.outputs * _steps(p, lanes) * lanes
     plans = []
     for parts in sorted({min(along, 1 << k) for k in range(8)}):
-        places = _extent(axis, -(-along // parts) * -(-axis.out // along)) * _extent(other, other.out)
+        places = reach(axis, -(-along // parts) * -(-axis.out // along)) * reach(other, other.out)
         fits = lanes * p.inputs * places <= machine.l2 // _COPY_SHARE
         for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
             pieces = parts * output_parts * p.images
@@ -252,8 +237,3 @@ def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Int8Conv
             busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
             plans.append(Int8ConvPlan(shared_pieces(alone, pieces, busy, serial, machine), *t, output_parts, parts))
     return sorted(plans, key=lambda plan: (plan.seconds, plan.params))
-
-
-def _extent(axis: Any, positions: int) -> int:
-    """Return how many places of the copy so many positions reach."""
-    return int((positions - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1)

@@ -79,6 +79,16 @@ class PaddedCopy(ABC):
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         """Emit a span of the tiles of outputs of a group, and before it the copy (:meth:`round`)."""
 
+    def take(self, piece: Any, parts: int, rows: int, columns: int) -> Any:
+        """Take the image and the band of a piece, with tiles of so many rows and columns; return its part of the outputs."""
+        p = self.p
+        self.n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
+        part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
+        along_rows = p.rows.out > 1
+        self.rows = Band(p.rows, rows, part if along_rows else 0, parts if along_rows else 1)
+        self.columns = Band(p.columns, columns, 0 if along_rows else part, 1 if along_rows else parts)
+        return out_part
+
     def groups(self, out_part: Any, out_parts: int, count: int) -> None:
         """Emit a share of the groups, or of the ``count`` tiles of outputs of the only one."""
         if self.p.groups > 1:
@@ -112,3 +122,41 @@ class PaddedCopy(ABC):
                 row_of_input(c, rows.inside + i)
             with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
                 zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
+
+
+class TiledCopy(PaddedCopy):
+    """Writes one kernel whose tiles of outputs, blocks of channels x rows x columns, are summed in registers.
+
+    Parameters
+    ----------
+    work, machine, epilogue, x, weights, operands, y
+        As of :class:`PaddedCopy`.
+    blocks : int
+        Blocks of channels of a tile.
+    """
+
+    def __init__(
+        self, work: Conv2D, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any, blocks: int
+    ) -> None:
+        super().__init__(work, machine, epilogue, x, weights, operands, y)
+        self._blocks = blocks
+
+    @abstractmethod
+    def tile(self, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
+        """Emit a tile: ``blocks`` of outputs from ``block`` on, ``height`` x ``width`` positions from (``row``, ``column``) on."""
+
+    def group(self, g: Any, span: tuple[Any, Any]) -> None:
+        """See :class:`PaddedCopy`."""
+        self.round(g)
+        for out in cut(self.p.outputs, self._blocks):
+            low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
+            with T.serial(0, tirx.max(0, high - low)) as t:
+                block = g * self.p.outputs + out.position(low + t)
+                for rows, row in self.rows.each():
+                    for columns, column in self.columns.each():
+                        self.tile(block, out.size, rows.size, row, columns.size, column)
+
+
+def reach(axis: Axis, positions: int) -> int:
+    """Return how many places of the copy so many positions of an axis reach."""
+    return (positions - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1
