@@ -17,11 +17,10 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, cut, narrow_groups, problem, tiles
-from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.padded_copy import TiledCopy, reach
+from dycl_tvm.backends.tir_cpu.words.padded_copy import CopyCosts, TiledCopy, piece_choices
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -33,8 +32,6 @@ _LOAD = 1.4
 _BODY = 200
 #: Cycles to round and copy a vector.
 _ROUNDING = 3.0
-#: The share of L2 that a piece's copy may take.
-_COPY_SHARE = 2
 _MOST_PLANS = 12
 
 
@@ -215,29 +212,8 @@ def _cycles(p: Problem, t: _Tile) -> float:
 
 def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Bf16ConvPlan]:
     """Return plans with this tile for different pieces, best first."""
-    clock = cycles_per_second(machine)
-    axis, tile = (p.rows, t.rows) if p.rows.out > 1 else (p.columns, t.columns)
-    along = -(-axis.out // tile)
-    across = p.groups if p.groups > 1 else -(-p.outputs // t.blocks)
-    other = p.columns if p.rows.out > 1 else p.rows
-    other_extent = reach(other, other.out)
-    serial = work_seconds(p, machine) <= 3 * machine.launch
-    cycles, weights = _cycles(p, t), 4.0 * p.groups * p.outputs * _steps(p) * LANES
-    plans = []
-    for parts in sorted({min(along, 1 << k) for k in range(8)}):
-        places = reach(axis, -(-along // parts) * -(-axis.out // along)) * other_extent
-        fits = 4 * PAIRS * p.inputs * places <= machine.l2 // _COPY_SHARE
-        for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
-            pieces = parts * output_parts * p.images
-            if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
-                continue
-            copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * _ROUNDING / clock
-            passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
-            moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
-            alone = max(cycles / clock, moved) + 0.1 * moved + copies
-            if not fits:
-                alone *= 1.1
-            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
-            seconds = shared_pieces(alone, pieces, busy, serial, machine)
-            plans.append(Bf16ConvPlan(seconds, t.blocks, t.rows, t.columns, output_parts, parts))
-    return sorted(plans, key=lambda plan: plan.seconds)
+    seconds = work_seconds(p, machine)
+    weights = 4.0 * p.groups * p.outputs * _steps(p) * LANES
+    costs = CopyCosts(cycles_per_second(machine), _cycles(p, t), _ROUNDING, 4 * PAIRS, weights, seconds <= 3 * machine.launch)
+    found = piece_choices(work, (t.blocks, t.rows, t.columns), costs, machine)
+    return sorted((Bf16ConvPlan(s, t.blocks, t.rows, t.columns, *parts) for s, *parts in found), key=lambda plan: plan.seconds)

@@ -15,12 +15,11 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, cut, narrow_groups, problem, tiles
-from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.int8 import QUAD, allowed, cost, cycles_per_second, dot, int8_func, takes
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.padded_copy import TiledCopy, reach
+from dycl_tvm.backends.tir_cpu.words.padded_copy import CopyCosts, TiledCopy, piece_choices
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -32,8 +31,6 @@ _LOAD = 1.0
 _BODY = 200
 #: Cycles to copy the channels of a block.
 _COPYING = 2.0
-#: The share of L2 that a piece's copy may take.
-_COPY_SHARE = 2
 _MOST_PLANS = 12
 
 
@@ -213,27 +210,8 @@ def _cycles(p: Problem, t: _Tile, machine: Machine) -> float:
 
 def _cuts(work: Conv2D, p: Problem, t: _Tile, machine: Machine) -> list[Int8ConvPlan]:
     """Return plans with this tile for different pieces, best first."""
-    clock, lanes = cycles_per_second(machine), machine.lanes
-    axis, tile = (p.rows, t[1]) if p.rows.out > 1 else (p.columns, t[2])
-    along = -(-axis.out // tile)
-    across = p.groups if p.groups > 1 else -(-p.outputs // t[0])
-    other = p.columns if p.rows.out > 1 else p.rows
-    serial = _work_seconds(p, machine) <= 3 * machine.launch
-    cycles, weights = _cycles(p, t, machine), 4.0 * p.groups * p.outputs * _steps(p, lanes) * lanes
-    plans = []
-    for parts in sorted({min(along, 1 << k) for k in range(8)}):
-        places = reach(axis, -(-along // parts) * -(-axis.out // along)) * reach(other, other.out)
-        fits = lanes * p.inputs * places <= machine.l2 // _COPY_SHARE
-        for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
-            pieces = parts * output_parts * p.images
-            if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
-                continue
-            copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * _COPYING / clock
-            passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
-            moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
-            alone = max(cycles / clock, moved) + 0.1 * moved + copies
-            if not fits:
-                alone *= 1.1
-            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
-            plans.append(Int8ConvPlan(shared_pieces(alone, pieces, busy, serial, machine), *t, output_parts, parts))
+    lanes, seconds = machine.lanes, _work_seconds(p, machine)
+    weights = 4.0 * p.groups * p.outputs * _steps(p, lanes) * lanes
+    costs = CopyCosts(cycles_per_second(machine), _cycles(p, t, machine), _COPYING, lanes, weights, seconds <= 3 * machine.launch)
+    plans = [Int8ConvPlan(s, *t, *parts) for s, *parts in piece_choices(work, t, costs, machine)]
     return sorted(plans, key=lambda plan: (plan.seconds, plan.params))
