@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate test boards test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,14 @@ GENERATE_ARGS ?=
 
 generate: $(VENV)/.models  ## Compile generate() of an unedited GPT-2 of transformers, compare its tokens and speed with PyTorch
 	$(BIN)/python examples/generate.py $(GENERATE_ARGS)
+
+examples: $(VENV)/.examples  ## Train two networks on real data and compile them: accuracy against latency of early exits, a served writer that streams
+	$(BIN)/python examples/early_exit.py --plot build/early_exit.svg
+	$(BIN)/python examples/text_generator.py
+
+$(VENV)/.examples: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e '.[serve,examples]'
+	touch $@
 
 test: lint pytest  ## All checks: linters, then the tests
 

@@ -46,6 +46,7 @@ _MESSAGES: dict[str, str] = {
     "ModelInferResponse.InferOutputTensor": (
         "name 1 string, datatype 2 string, shape 3 *int64, parameters 4 map, contents 5 InferTensorContents"
     ),
+    "ModelStreamInferResponse": "error_message 1 string, infer_response 2 ModelInferResponse",
 }
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _ONE_OF = "parameter_choice"
@@ -99,5 +100,7 @@ def _classes() -> dict[str, Any]:
 CLASSES = _classes()
 globals().update(CLASSES)
 ModelInferRequest, ModelInferResponse = CLASSES["ModelInferRequest"], CLASSES["ModelInferResponse"]
-#: The calls of the service; NAMERequest goes in, NAMEResponse comes back.
+#: The calls of the protocol's service; NAMERequest goes in, NAMEResponse comes back.
 METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer")
+#: A call of Triton's: a stream of requests goes in, one of responses comes back.
+STREAM = "ModelStreamInfer"

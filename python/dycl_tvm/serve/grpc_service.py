@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from dycl_tvm.serve import grpc_codec
 from dycl_tvm.serve.failures import RequestError, as_request_error
-from dycl_tvm.serve.grpc_messages import CLASSES, METHODS, PACKAGE, SERVICE
+from dycl_tvm.serve.grpc_messages import CLASSES, METHODS, PACKAGE, SERVICE, STREAM
 from dycl_tvm.serve.metrics import Metrics
 from dycl_tvm.serve.repository import Repository, model_metadata, server_metadata
 
@@ -65,6 +66,15 @@ class GrpcCalls:
         finally:
             self._metrics.answered(model, "grpc", code, time.monotonic() - begun)
 
+    async def model_stream_infer(self, requests: AsyncIterator[Any], seconds: Callable[[], float | None]) -> AsyncIterator[Any]:
+        """Run models by the requests of a stream, one after the other. One that fails is answered, and the stream goes on."""
+        answer = CLASSES["ModelStreamInferResponse"]
+        async for request in requests:
+            try:
+                yield answer(infer_response=await self.model_infer(request, seconds()))
+            except RequestError as error:
+                yield answer(error_message=str(error), infer_response=CLASSES["ModelInferResponse"](id=request.id))
+
 
 class GrpcServicer:
     """The calls as ``grpc.aio`` makes them, with the request and the context."""
@@ -99,6 +109,10 @@ class GrpcServicer:
         except RequestError as error:
             await context.abort(grpc.StatusCode[error.status.grpc], str(error))
 
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async for answer in self._calls.model_stream_infer(requests, context.time_remaining):
+            yield answer
+
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
     """Enter the calls of a servicer in a server, as the function of this name does that gRPC's tools generate."""
@@ -111,3 +125,13 @@ def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> No
         for name in METHODS
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", handlers),))
+
+
+def add_stream_to_server(servicer: Any, server: Any) -> None:
+    """Enter the call of streams, which Ray's proxy does not pass on."""
+    handler = grpc.stream_stream_rpc_method_handler(
+        getattr(servicer, STREAM),
+        request_deserializer=CLASSES["ModelInferRequest"].FromString,
+        response_serializer=CLASSES[f"{STREAM}Response"].SerializeToString,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", {STREAM: handler}),))

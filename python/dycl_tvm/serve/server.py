@@ -14,7 +14,7 @@ import grpc
 import uvicorn
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.serve.grpc_service import GrpcCalls, GrpcServicer, add_GRPCInferenceServiceServicer_to_server
+from dycl_tvm.serve.grpc_service import GrpcCalls, GrpcServicer, add_GRPCInferenceServiceServicer_to_server, add_stream_to_server
 from dycl_tvm.serve.http_app import HttpApp
 from dycl_tvm.serve.http_protocol import bounded_protocol
 from dycl_tvm.serve.metrics import PrometheusMetrics
@@ -129,7 +129,9 @@ class Server:
         most = self.repository.max_body
         options = [("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._settings.max_connections)
-        add_GRPCInferenceServiceServicer_to_server(GrpcServicer(GrpcCalls(self.repository, self._metrics)), server)
+        servicer = GrpcServicer(GrpcCalls(self.repository, self._metrics))
+        add_GRPCInferenceServiceServicer_to_server(servicer, server)
+        add_stream_to_server(servicer, server)
         try:
             port = server.add_insecure_port(f"{self._host}:{self._grpc_port}")
         except RuntimeError as error:

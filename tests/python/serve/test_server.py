@@ -9,6 +9,7 @@ import http.client
 import importlib
 import importlib.util
 import json
+import queue
 import random
 import signal
 import socket
@@ -176,6 +177,23 @@ def test_a_sequence_keeps_its_state(server: Any, protocol: str) -> None:
 def _calls(answer: Any) -> int | None:
     found = answer.as_numpy("output['calls']")
     return None if found is None else int(found[0])
+
+
+def test_a_stream_answers_in_order_and_outlives_a_bad_request(server: Any) -> None:
+    module, client = client_of(server, "grpc")
+    answers: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: answers.put(error or _calls(result)))
+    x = np.full((1, 4), 1.0, np.float32)
+    for k in range(6):  # all are sent before the first is answered
+        wrong = np.ones((9, 4), np.float32)
+        client.async_stream_infer("net", inputs_of(module, wrong if k == 3 else x, 0), sequence_id=70, sequence_start=k == 0)
+    found = [answers.get(timeout=20) for _ in range(6)]
+    assert found[:3] + found[4:] == [1, 2, 3, 4, 5] and "shape" in str(found[3])
+    # Who cancels a stream ends its run: the sequence has its next turn.
+    client.async_stream_infer("net", inputs_of(module, x, FOREVER), sequence_id=70)
+    wait_for(lambda: 'dycl_requests_present{model="net"} 1.0' in metrics(server))
+    client.stop_stream(cancel_requests=True)
+    assert _calls(client.infer("net", inputs_of(module, x, 0), sequence_id=70, sequence_end=True)) == 6
 
 
 def test_sequences_are_bounded_and_forgotten(start: Any) -> None:
