@@ -17,6 +17,7 @@ from dycl_tvm.backends.tir_cpu.database import Choice, key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
+from dycl_tvm.backends.tir_cpu.words.dot_convolution import DotPlan
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.runtime.trailer import cpu_flags
@@ -97,7 +98,7 @@ def test_convolutions(name: str) -> None:
     ],
 )
 def test_other_tiles(name: str, values: dict[str, int]) -> None:
-    CHECKER.check_conv(CASES[name], bf16_conv.Bf16ConvPlan(0.0, **values))
+    CHECKER.check_conv(CASES[name], DotPlan(0.0, **values))
 
 
 @CPU

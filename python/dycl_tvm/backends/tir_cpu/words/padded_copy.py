@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Run, cut, problem, share, tiles
-from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
-
-#: The share of L2 that a piece's copy may take.
-_COPY_SHARE = 2
 
 
 class Band:
@@ -127,95 +122,3 @@ class PaddedCopy(ABC):
                 row_of_input(c, rows.inside + i)
             with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
                 zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
-
-
-class TiledCopy(PaddedCopy):
-    """Writes one kernel whose tiles of outputs, blocks of channels x rows x columns, are summed in registers.
-
-    Parameters
-    ----------
-    work, machine, epilogue, x, weights, operands, y
-        As of :class:`PaddedCopy`.
-    blocks : int
-        Blocks of channels of a tile.
-    """
-
-    def __init__(
-        self, work: Conv2D, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any, blocks: int
-    ) -> None:
-        super().__init__(work, machine, epilogue, x, weights, operands, y)
-        self._blocks = blocks
-
-    @abstractmethod
-    def tile(self, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
-        """Emit a tile: ``blocks`` of outputs from ``block`` on, ``height`` x ``width`` positions from (``row``, ``column``) on."""
-
-    def group(self, g: Any, span: tuple[Any, Any]) -> None:
-        """See :class:`PaddedCopy`."""
-        self.round(g)
-        for out in cut(self.p.outputs, self._blocks):
-            low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
-            with T.serial(0, tirx.max(0, high - low)) as t:
-                block = g * self.p.outputs + out.position(low + t)
-                for rows, row in self.rows.each():
-                    for columns, column in self.columns.each():
-                        self.tile(block, out.size, rows.size, row, columns.size, column)
-
-
-@dataclass(frozen=True)
-class CopyCosts:
-    """What a kernel with tiles of one size costs.
-
-    Attributes
-    ----------
-    clock : float
-        Cycles in a second.
-    computing : float
-        Cycles of all tiles on one core.
-    copying : float
-        Cycles to copy a block of channels at one place.
-    place_bytes : int
-        Bytes of the copy of a block at one place.
-    weight_bytes : float
-    serial : bool
-        Whether there is too little work for threads.
-    """
-
-    clock: float
-    computing: float
-    copying: float
-    place_bytes: int
-    weight_bytes: float
-    serial: bool
-
-
-def piece_choices(work: Conv2D, tile: tuple[int, int, int], costs: CopyCosts, machine: Machine) -> list[tuple[float, int, int]]:
-    """Return (seconds, parts of the outputs, parts of the positions) for different pieces; a tile is (blocks, rows, columns)."""
-    p = problem(work)
-    axis, size = (p.rows, tile[1]) if p.rows.out > 1 else (p.columns, tile[2])
-    along = -(-axis.out // size)
-    across = p.groups if p.groups > 1 else -(-p.outputs // tile[0])
-    other = p.columns if p.rows.out > 1 else p.rows
-    weights = costs.weight_bytes
-    found = []
-    for parts in sorted({min(along, 1 << k) for k in range(8)}):
-        places = _reach(axis, -(-along // parts) * -(-axis.out // along)) * _reach(other, other.out)
-        fits = costs.place_bytes * p.inputs * places <= machine.l2 // _COPY_SHARE
-        for output_parts in sorted({min(across, k) for k in (1, 2, 4, 8)}):
-            pieces = parts * output_parts * p.images
-            if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
-                continue
-            copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * costs.copying / costs.clock
-            passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
-            moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
-            alone = max(costs.computing / costs.clock, moved) + 0.1 * moved + copies
-            if not fits:
-                alone *= 1.1
-            busy = turns(pieces, p.images, [(along, parts), (across, output_parts)], machine)
-            found.append((shared_pieces(alone, pieces, busy, costs.serial, machine), output_parts, parts))
-    return found
-
-
-def _reach(axis: Axis, positions: int) -> int:
-    """Return how many places of the copy so many positions of an axis reach."""
-    return (positions - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1
