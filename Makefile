@@ -19,9 +19,9 @@ PYTEST_ARGS ?=
 ONNX_ARGS ?=
 
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
-PY_SOURCES := $(wildcard setup.py python tests/python examples benchmarks docs/site)
+PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -197,6 +197,12 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt src/p
 	$(BIN)/python -m pip install -c constraints.txt setuptools wheel apache-tvm-ffi
 	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda,serve]'
 	touch $@
+
+# `make wheel WHEEL_ARGS="--only runtime --machine aarch64"`
+WHEEL_ARGS ?=
+
+wheel: setup  ## Make wheels for x86-64 and aarch64 in dist/: the package, and dycl-tvm-runtime, which runs libraries with NumPy only
+	$(BIN)/python cmake/wheels.py $(WHEEL_ARGS)
 
 clean:  ## Remove what was built, not .venv
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis python/*.egg-info

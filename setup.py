@@ -21,6 +21,8 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 #: Without Python's headers (Debian: python3-dev) or DLPack's there is no extension module, and the wheel is for any platform.
 HAS_HEADERS = Path(sysconfig.get_path("include"), "Python.h").is_file() and importlib.util.find_spec("tvm_ffi") is not None
+#: A tree without the code generator is that of dycl-tvm-runtime (cmake/wheels.py), which links nothing.
+LINKS = (ROOT / "python" / "dycl_tvm" / "codegen" / "__init__.py").is_file()
 
 
 class BuildRuntime(build_py):
@@ -29,7 +31,7 @@ class BuildRuntime(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            self._install(Path(self.build_lib) / "dycl_tvm")
+            self._install(Path(self.build_lib) / "dycl_tvm", *([] if LINKS else ["--component", "python"]))
         elif HAS_HEADERS and shutil.which("cmake") is not None:
             self._install(ROOT / "python" / "dycl_tvm", "--component", "python")
 
@@ -41,12 +43,10 @@ class BuildRuntime(build_py):
         folder.mkdir(parents=True, exist_ok=True)
         configure = [cmake, "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
         configure.append(f"-DDYCL_PYTHON={'ON' if HAS_HEADERS else 'OFF'}")
-        target = ["--target", "dycl_calls"] if options else []
-        for command in (
-            configure,
-            [cmake, "--build", str(folder), "--parallel", str(os.cpu_count() or 1), *target],
-            [cmake, "--install", str(folder), "--prefix", str(package.resolve()), *options],
-        ):
+        # all else is installed as sources, and compiled where models are linked
+        building = [cmake, "--build", str(folder), "--parallel", str(os.cpu_count() or 1), "--target", "dycl_calls"]
+        installing = [cmake, "--install", str(folder), "--prefix", str(package.resolve()), *options]
+        for command in (configure, *([building] if HAS_HEADERS else []), installing):
             try:
                 subprocess.run(command, check=True)
             except subprocess.CalledProcessError as err:

@@ -118,7 +118,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"dycl_tvm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'dycl_tvm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as err:
+        if not (err.name or "").startswith("dycl_tvm."):
+            raise
+        raise ImportError(f"dycl_tvm.{name} is not in dycl-tvm-runtime, which is installed here: pip install dycl-tvm") from err
     globals()[name] = value
     return value
 

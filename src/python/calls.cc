@@ -30,7 +30,7 @@ struct ArrayFields {
   PyObject* descr;
   int flags;
 };
-constexpr int kContiguous = 0x1, kWriteable = 0x400;
+constexpr int kContiguous = 0x1;
 
 // A reference that is given back.
 class Ref {

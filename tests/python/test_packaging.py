@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import textwrap
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -25,26 +27,36 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _run(command: Sequence[str | Path], cwd: Path, **env: str) -> str:
+def _wheels() -> Any:
+    spec = importlib.util.spec_from_file_location("dycl_wheels", ROOT / "cmake" / "wheels.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+#: What `make wheel` runs.
+WHEELS = _wheels()
+
+
+def _run(command: Sequence[str | Path], cwd: Path, code: int = 0, **env: str) -> str:
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, env={**clean, **env})
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a user's pip would, from a copy of the tree so that nothing is left behind in it."""
     folder = tmp_path_factory.mktemp("wheel")
-    tree = folder / "tree"
-    tree.mkdir()
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "CMakeLists.txt", "README.md", "LICENSE", "NOTICE", "python", "src", "cmake"):
-        if (ROOT / name).exists():
-            _run(["cp", "-r", ROOT / name, tree / name], folder)
+    return _wheel_of(WHEELS.copy_of_tree(folder), folder)
+
+
+def _wheel_of(tree: Path, folder: Path) -> Path:
     _run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, tree], folder)
-    found = list(folder.glob("dycl_tvm-*.whl"))
-    assert len(found) == 1
-    return found[0]
+    (found,) = folder.glob("*.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +91,46 @@ def test_the_wheel_has_every_file(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert any(name.endswith("licenses/NOTICE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "src/", "build"))]
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with dycl-tvm-runtime and NumPy, and nothing else."""
+    folder = tmp_path_factory.mktemp("runtime")
+    tree = WHEELS.copy_of_tree(folder)
+    WHEELS.make_runtime(tree)
+    wheel = _wheel_of(tree, folder)
+    _run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
+    python = folder / "venv" / "bin" / "python"
+    _run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel], folder)
+    site = Path(_run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], folder).strip())
+    for item in Path(sysconfig.get_path("purelib")).glob("numpy*"):
+        (site / item.name).symlink_to(item)
+    return folder / "venv"
+
+
+def test_the_runtime_runs_libraries_without_compiler_and_torch(environment: Path, runtime: Path, tmp_path: Path) -> None:
+    (tmp_path / "user_net.py").write_text("def model(x):\n    return x + 1 if x.sum() > 0 else x * 2\n", encoding="utf-8")
+    _run([environment / "bin" / "dycl-tvm", "compile", "user_net.py:model", "-i", "2x3", "-o", "net.so", "-q"], tmp_path)
+    python, command = runtime / "bin" / "python", runtime / "bin" / "dycl-tvm"
+    bare = {"PATH": "", "CXX": "none", "CC": "none"}
+    program = """
+        import importlib.util, numpy, dycl_tvm
+        for name in ("torch", "tvm", "tvm_ffi", "onnx", "cloudpickle"):
+            assert importlib.util.find_spec(name) is None, name
+        module = dycl_tvm.load("net.so", "net.params")
+        assert (module(numpy.ones((2, 3), "float32")) == 2).all() and (module(-numpy.ones((2, 3), "float32")) == -2).all()
+        try:
+            dycl_tvm.build
+        except ImportError as error:
+            print(error)
+    """
+    said = _run([python, "-c", textwrap.dedent(program)], tmp_path, **bare)
+    assert "pip install dycl-tvm" in said
+    assert "float32[2, 3]" in _run([command, "run", "net.so"], tmp_path, **bare)
+    assert "arena" in _run([command, "inspect", "net.so"], tmp_path, **bare)
+    compiling = [command, "compile", "user_net.py:model", "-i", "2x3", "-o", "other.so"]
+    assert "dycl-tvm-runtime is installed here" in _run(compiling, tmp_path, code=2, **bare)
 
 
 def test_the_installed_package_compiles_and_runs(environment: Path, tmp_path: Path) -> None:

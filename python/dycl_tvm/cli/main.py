@@ -56,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has left (`dycl-tvm inspect ... | head`); nothing is wrong.
         sys.stderr.close()
         return OK
+    except ModuleNotFoundError as err:
+        if args.debug or not (err.name or "").startswith("dycl_tvm."):
+            raise
+        print("dycl-tvm: error: dycl-tvm-runtime is installed here, which cannot do this: pip install dycl-tvm", file=sys.stderr)
+        return USAGE
     except (DyclError, OSError) as err:
         if args.debug:
             raise
