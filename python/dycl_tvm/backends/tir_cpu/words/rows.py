@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import tirx
-
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
@@ -27,8 +25,8 @@ def row_at(work: Dense, r: Any, k: Any) -> tuple[Any, Any, Any]:
     return (*_row(work, r), k)
 
 
-def load_rows(work: Dense, width: int, lanes: int, y: Any, sums: Sequence[Any], row: Any, panel: Any) -> None:
-    """Emit what :func:`store_rows` without an epilogue stored, back into the sums of a tile."""
+def add_rows(work: Dense, width: int, lanes: int, y: Any, sums: Sequence[Any], row: Any, panel: Any) -> None:
+    """Emit the addition of what :func:`store_rows` without an epilogue stored to the sums of a tile."""
 
     def emit(panel: Any, valid: int) -> None:
         for r, total in enumerate(sums):
@@ -36,11 +34,9 @@ def load_rows(work: Dense, width: int, lanes: int, y: Any, sums: Sequence[Any], 
 
             def element(j: Any, total: Any = total, at: Any = at) -> None:
                 batch, row_of_batch = at
-                store(total, [j], y[batch, row_of_batch, panel * width + j])
+                store(total, [j], total[j] + y[batch, row_of_batch, panel * width + j])
 
             vectors(valid, lanes, element)
-            for j in range(valid, width):
-                store(total, [j], tirx.const(0, "float32"))
 
     block_of(panel, work.n, width, emit)
 
