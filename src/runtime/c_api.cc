@@ -292,6 +292,28 @@ int32_t dycl_manual_seed(DyclSession* session, uint64_t seed) {
   return session->ManualSeed(seed);
 }
 
+int32_t dycl_profile_start(DyclSession* session, const DyclProfileOptions* options) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(options);
+  DyclProfileOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  if (how.capacity != 0 && how.events == nullptr) return NullArgument("events");
+  return session->StartProfile(how.events, how.capacity);
+}
+
+int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size_t capacity, size_t* written,
+                          uint64_t* lost) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(written);
+  if (capacity != 0) CHECK_NOT_NULL(events);
+  return session->ReadProfile(events, capacity, written, lost);
+}
+
+int32_t dycl_profile_stop(DyclSession* session) {
+  CHECK_NOT_NULL(session);
+  return session->StopProfile();
+}
+
 const DyclApi* dycl_api(int32_t abi_version) {
   static const DyclApi api = {
       sizeof(DyclApi),
@@ -323,6 +345,9 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_get_state,
       dycl_set_state,
       dycl_input_bounds,
+      dycl_profile_start,
+      dycl_profile_read,
+      dycl_profile_stop,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

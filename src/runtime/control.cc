@@ -46,7 +46,9 @@ void BeginControl(Frame& f, const double* deadline_ms) {
     double ms = *deadline_ms < kLongestMs ? *deadline_ms : kLongestMs;
     f.deadline_ns = NowNs() + static_cast<int64_t>(ms > 0 ? ms * 1e6 : 0);
   }
-  __atomic_store_n(&f.asked, deadline_ms != nullptr ? kDeadline : 0u, __ATOMIC_RELAXED);
+  uint32_t asked =
+      (deadline_ms != nullptr ? kDeadline : 0u) | (f.recorder != nullptr ? kRecord : 0u);
+  __atomic_store_n(&f.asked, asked, __ATOMIC_RELAXED);
 }
 
 CancelOnSignal::CancelOnSignal(Frame* frame, int signal) {

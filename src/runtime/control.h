@@ -1,7 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// What ends a run from outside: a thread or a signal handler that cancels it, and its deadline. A
-// run looks at one word before each kernel and after each decision; it reads the clock only where
-// it has a deadline.
+// What is asked of a run from outside: that it ends, by a thread or a signal handler that cancels
+// it or by its deadline, and that it is recorded (recorder.h). A run looks at one word before each
+// kernel and after each decision; it reads the clock only where something is asked.
 #ifndef DYCL_RUNTIME_CONTROL_H_
 #define DYCL_RUNTIME_CONTROL_H_
 
@@ -12,7 +12,7 @@
 
 namespace dycl {
 
-enum Asked : uint32_t { kCancel = 1, kDeadline = 2 };
+enum Asked : uint32_t { kCancel = 1, kDeadline = 2, kRecord = 4 };
 
 // Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
 void BeginControl(Frame& f, const double* deadline_ms);
@@ -52,9 +52,12 @@ class InUse {
   bool taken_;
 };
 
-inline bool GoesOn(const Frame& f) {
-  return __builtin_expect(__atomic_load_n(&f.asked, __ATOMIC_RELAXED) == 0, 1) || MayGoOn(f);
+// Whether anything is asked of the run.
+inline bool IsWatched(const Frame& f) {
+  return __builtin_expect(__atomic_load_n(&f.asked, __ATOMIC_RELAXED) != 0, 0);
 }
+
+inline bool GoesOn(const Frame& f) { return !IsWatched(f) || MayGoOn(f); }
 
 }  // namespace dycl
 

@@ -17,6 +17,7 @@ namespace dycl {
 class DeviceModel;
 class DeviceSession;
 class Params;
+class Recorder;
 
 enum class DType : uint8_t {
   kFloat64,
@@ -191,6 +192,7 @@ struct Frame {
   // read and written with the functions of control.h only.
   uint32_t asked;
   int64_t deadline_ns;  // of CLOCK_MONOTONIC, where kDeadline is asked
+  Recorder* recorder;   // null: runs are not recorded
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

@@ -386,6 +386,7 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DyclR
 }
 
 int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& options) {
+  dycl::RecordedRun recorded(frame_.recorder);
   dycl::BeginControl(frame_, options.deadline_ms != 0 ? &options.deadline_ms : nullptr);
   dycl::CancelOnSignal interruptible(&frame_, options.cancel_on_signal);
   site_ = dycl::kRunFailed;
@@ -408,7 +409,9 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
     }
     dycl::ScopedPool scope(pool_.get());
     dycl::SetError("", "%s", "");
+    recorded.Started();
     status = RunProgram();
+    recorded.Ended(site_);
   }
   if (begun) {
     int32_t ended = device_->End();

@@ -160,12 +160,16 @@ class SubDNN:
 
 @dataclass(eq=False)
 class SubDNNCall:
-    """A call of a sub-DNN: ``args`` match ``callee.params``, ``outputs`` match ``callee.results``."""
+    """A call of a sub-DNN: ``args`` match ``callee.params``, ``outputs`` match ``callee.results``.
+
+    ``lines`` are those of the user's from which this call's operations come: calls of other lines may share the sub-DNN.
+    """
 
     callee: SubDNN
     args: list[Value]
     outputs: list[Value]
     origin: Origin | None = None
+    lines: tuple[Origin, ...] = ()
 
     def operands(self) -> list[Value]:
         """Return the values that the call reads."""

@@ -19,6 +19,8 @@ from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
+from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
+from dycl_tvm.runtime.profile.ring import Ring
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Targets
@@ -108,6 +110,7 @@ class Module:
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
         self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
+        self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
         self._num_threads = num_threads
         self._device_branches = True
         self._site: int | None = None
@@ -208,6 +211,35 @@ class Module:
             tensors of ``out`` share memory. An input may share memory with ``out``.
         """
         return Bound(self, out)
+
+    def profile(self, capacity: int = CAPACITY) -> Recording:
+        """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.
+
+        A call allocates nothing for it in the library; it takes two looks at the clock more, and one for each kernel and decision.
+
+        Parameters
+        ----------
+        capacity : int
+            Events for which there is room: one for each kernel and each decision, and two for each call. Where there is none the
+            oldest are lost, which the profile counts. :meth:`~dycl_tvm.runtime.profile.Recording.collect` makes room.
+
+        Returns
+        -------
+        Recording
+            ``with module.profile() as p: ...``; then ``print(p)``, ``p.paths()``, ``p.save("trace.json")``.
+
+        Raises
+        ------
+        UsageError
+            If the network runs on a GPU, if the library is too old, or (in the ``with``) if the module is being profiled already.
+        """
+
+        @contextmanager
+        def session() -> Iterator[ctypes.c_void_p | None]:
+            with self._call():
+                yield None if self._model is None else self._session
+
+        return Recording(self._library, self.metadata, session, self._rings, capacity)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float, into: Targets | None = None) -> Any:
         caller = self._caller
