@@ -71,13 +71,13 @@ def path_table(paths: Sequence[PathTimes], most: int = MOST) -> Iterator[str]:
 
 
 def _ways(path: PathTimes) -> str:
-    return f"return {path.origin}, decisions {ways(path.decisions)}"
+    return f"{ways(path.decisions)} return {path.origin}"
 
 
 def ways(decisions: Sequence[Decision], most: int = 40) -> str:
     """Return the sides of a path's decisions in one word: T, F or the number of a case."""
     letters = [_letter(d) for d in decisions]
-    return "".join(letters[:most]) + (f"... ({len(letters)})" if len(letters) > most else "") or "none"
+    return "".join(letters[:most]) + (f"... ({len(letters)})" if len(letters) > most else "") or "-"
 
 
 def _letter(decision: Decision) -> str:
