@@ -193,8 +193,8 @@ void DyclSession::Bind() {
                             static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
   frame_ = dycl::Frame{
-      l.tensors, l.calls,       l.call_runs,     l.path,       0,         l.inputs, l.state,
-      l.outputs, device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0,        0};
+      l.tensors,     l.calls,         l.call_runs,  l.path,    0, l.inputs, l.state, l.outputs,
+      device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0, 0,        nullptr};
 }
 
 int32_t DyclSession::ResetState() {

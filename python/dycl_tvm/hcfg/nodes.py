@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
@@ -406,10 +406,13 @@ Printer = Callable[[HCFG], str]
 _printers: dict[str, Printer] = {}
 
 
-def printer(name: str) -> Callable[[Printer], Printer]:
-    """Make a function the printer of a format."""
+_AnyPrinter = TypeVar("_AnyPrinter", bound=Printer)
 
-    def register(function: Printer) -> Printer:
+
+def printer(name: str) -> Callable[[_AnyPrinter], _AnyPrinter]:
+    """Make a function the printer of a format. It may take more than the graph from those who call it by its own name."""
+
+    def register(function: _AnyPrinter) -> _AnyPrinter:
         _printers[name] = function
         return function
 

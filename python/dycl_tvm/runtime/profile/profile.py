@@ -18,7 +18,7 @@ from dycl_tvm.runtime.profile.stretches import Stretch, stretches_of
 #: A path: the decisions in order, each with the number of the side taken (a branch: 1 is true).
 Key = tuple[tuple[int, int], ...]
 _FORMAT = 1
-_PARTS = ("name", "fingerprint", "flow", "blocks", "calls", "lines", "kernels", "decisions", "sites")
+_PARTS = ("name", "fingerprint", "code", "flow", "blocks", "calls", "lines", "kernels", "decisions", "sites")
 
 
 @dataclass(frozen=True)
