@@ -51,6 +51,23 @@ void BeginControl(Frame& f, const double* deadline_ms) {
   __atomic_store_n(&f.asked, asked, __ATOMIC_RELAXED);
 }
 
+void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns) {
+  double ms = budget_ms < kLongestMs ? budget_ms : kLongestMs;
+  f.budget_end_ns = ms < 0 ? 0 : NowNs() + static_cast<int64_t>(ms * 1e6);
+  f.needed_ns = needed_ns;
+  __atomic_fetch_or(&f.asked, kBudget, __ATOMIC_RELAXED);
+}
+
+bool MustLeave(Frame& f, uint32_t decision) {
+  bool budget = (__atomic_load_n(&f.asked, __ATOMIC_RELAXED) & kBudget) != 0;
+  // A run that leaves already goes the way that its conditions say.
+  if (!budget || f.cut_at != kNotCut) return false;
+  int64_t left = f.budget_end_ns - NowNs();
+  if (left >= 0 && static_cast<uint64_t>(left) >= f.needed_ns[decision]) return false;
+  f.cut_at = --f.path_count;
+  return true;
+}
+
 CancelOnSignal::CancelOnSignal(Frame* frame, int signal) {
   Frame* none = nullptr;
   if (signal == 0 || !g_frame.compare_exchange_strong(none, frame)) return;

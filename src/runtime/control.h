@@ -12,10 +12,16 @@
 
 namespace dycl {
 
-enum Asked : uint32_t { kCancel = 1, kDeadline = 2, kRecord = 4 };
+enum Asked : uint32_t { kCancel = 1, kDeadline = 2, kRecord = 4, kBudget = 8 };
 
 // Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
 void BeginControl(Frame& f, const double* deadline_ms);
+// After it: until when the run is to have ended, and the nanoseconds that going on takes at each
+// decision.
+void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns);
+// Whether a run with a budget has to leave at a decision whose other side it was about to take.
+// Takes that side out of the path again.
+bool MustLeave(Frame& f, uint32_t decision);
 // Ends the run that goes on, if one does. Nothing but an atomic operation: for signal handlers too.
 void Cancel(Frame& f);
 // Whether a run of which something is asked may go on; if not, its error is set.

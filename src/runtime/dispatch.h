@@ -50,6 +50,17 @@
     }                                                                           \
   } while (0)
 
+// The same for the side of a branch that goes on, where the other one, at the label `leave`, ends
+// the run: that one is taken if what remains of a budget is too little to go on.
+#define DECIDE_OR_LEAVE(decision, choice, leave)                                   \
+  do {                                                                             \
+    ::dycl::RecordDecision(f, decision, choice);                                   \
+    if (::dycl::IsWatched(f)) {                                                    \
+      if (::dycl::MustLeave(f, decision)) goto leave;                              \
+      if (!::dycl::DecidedWatched(f, decision, choice)) return ::dycl::kRunFailed; \
+    }                                                                              \
+  } while (0)
+
 namespace dycl {
 
 // Ends of a run in an error: all return kRunFailed.

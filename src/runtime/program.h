@@ -174,6 +174,9 @@ struct Stack {
   size_t capacity;
 };
 
+// Frame::cut_at of a run in which no decision was forced.
+constexpr uint64_t kNotCut = UINT64_MAX;
+
 // What the dispatcher sees of a session. All arrays are made once, when the session is made.
 struct Frame {
   DLTensor* tensors;
@@ -193,6 +196,11 @@ struct Frame {
   uint32_t asked;
   int64_t deadline_ns;  // of CLOCK_MONOTONIC, where kDeadline is asked
   Recorder* recorder;   // null: runs are not recorded
+  // Where kBudget is asked: when the run is to have ended, the time that going on takes at each
+  // decision, and which decision of the path was taken so that the run leaves.
+  int64_t budget_end_ns;
+  const uint64_t* needed_ns;
+  uint64_t cut_at;
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dycl_tvm.codegen.leaving import leaving_sides
 from dycl_tvm.codegen.machine import Machine
 from dycl_tvm.codegen.shipped import shipped_note, shipped_origin
 from dycl_tvm.codegen.tables import Tables
@@ -16,7 +17,7 @@ from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
 
 def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool, code: str = "") -> dict[str, Any]:
     """Return the metadata of a program; ``code`` is the hash of its kernels, so that no two libraries have the same metadata."""
-    tables, strip = Tables(program), program.strip_source
+    tables, strip, leaves = Tables(program), program.strip_source, leaving_sides(program)
     return {
         "format": "dycl-library",
         "format_version": FORMAT_VERSION,
@@ -34,9 +35,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "sites": [
             {"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin, strip)} for s in program.sites
         ],
-        "decisions": [
-            {"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin, strip)} for d in tables.decisions
-        ],
+        "decisions": [_decision(d, leaves.get(d.decision), strip) for d in tables.decisions],
         "flow": [_flow(block, strip) for block in program.blocks],
         "blocks": [_block(block, strip) for block in program.blocks],
         "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
@@ -63,6 +62,12 @@ def _flow(block: CodeBlock, strip: bool) -> list[Any]:
     if isinstance(end, Fail):
         return ["raise", f"{end.kind}: {end.message}", _origin(end.origin, strip)]
     return ["return", end.site]
+
+
+def _decision(decision: CondGoto | SwitchGoto, leaves: int | None, strip: bool) -> dict[str, Any]:
+    """Return what a decision is; ``leaves`` is the side at which a budget may let a run leave early."""
+    kind = "switch" if isinstance(decision, SwitchGoto) else "branch"
+    return {"kind": kind, "origin": _origin(decision.origin, strip), **({} if leaves is None else {"leaves": leaves})}
 
 
 def _block(block: CodeBlock, strip: bool) -> dict[str, Any]:

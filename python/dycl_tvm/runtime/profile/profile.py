@@ -111,6 +111,8 @@ class Profile:
         self._blocks: Counter[int] = Counter()
         self._host: Counter[int] = Counter()
         self._stretches: dict[int, array[int]] = {}
+        self._going_on: dict[int, array[int]] = {}
+        self._leaves = {k: d["leaves"] for k, d in enumerate(metadata["decisions"]) if "leaves" in d}
         self._block_of: list[int] = [call["block"] for call in metadata["calls"]]
 
     # -- taking runs in ------------------------------------------------------------------------------------------------
@@ -148,7 +150,15 @@ class Profile:
                 head, start = stretch.targets[choice], at
         for number, took in longest.items():
             self._stretches.setdefault(number, array("q")).append(took)
+        self._note_going_on(run)
         self.last_runs.append(run)
+
+    def _note_going_on(self, run: RecordedRun) -> None:
+        """Take down what it took from each decision at which the run could have left to the next one, or to the end."""
+        could = [(d, choice, at) for d, choice, at in run.decisions if d in self._leaves]
+        for (decision, choice, at), after in zip(could, [*(at for _, _, at in could[1:]), run.end]):
+            if choice != self._leaves[decision]:
+                self._going_on.setdefault(decision, array("q")).append(after - at)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -180,6 +190,14 @@ class Profile:
             return sorted(self._calls[number])
         kernel = self.metadata["calls"][number]["kernel"]
         return sorted(t for n, times in self._calls.items() if self.metadata["calls"][n]["kernel"] == kernel for t in times)
+
+    def leaving(self) -> dict[int, int]:
+        """Return the side that leaves of each decision at which a run may leave early."""
+        return dict(self._leaves)
+
+    def going_on_times(self, decision: int) -> list[int]:
+        """Return what it took to go on at such a decision until the next one, or the end, in ascending order."""
+        return sorted(self._going_on.get(decision, ()))
 
     def by_kernel(self) -> list[Row]:
         """Return a row a kernel, the longest first."""
@@ -287,6 +305,7 @@ class Profile:
             "paths": [{"decisions": key, "site": site, "times": list(times)} for (key, site), times in self._paths.items()],
             "calls": [[number, list(times)] for number, times in self._calls.items()],
             "stretches": [[head, list(times)] for head, times in self._stretches.items()],
+            "going_on": [[decision, list(times)] for decision, times in self._going_on.items()],
             "blocks": [[block, n, self._host[block]] for block, n in self._blocks.items()],
             "edges": [[source, target, n] for (source, target), n in self.edges.items()],
         }
@@ -309,6 +328,7 @@ class Profile:
             profile._paths[tuple((d, side) for d, side in path["decisions"]), path["site"]] = array("q", path["times"])
         profile._calls = {number: array("q", times) for number, times in data["calls"]}
         profile._stretches = {head: array("q", times) for head, times in data["stretches"]}
+        profile._going_on = {decision: array("q", times) for decision, times in data["going_on"]}
         for block, n, host in data["blocks"]:
             profile._blocks[block], profile._host[block] = n, host
         profile.edges.update({(source, target): n for source, target, n in data["edges"]})

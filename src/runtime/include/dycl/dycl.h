@@ -112,6 +112,16 @@ typedef struct {
    * run of this library waits for a signal, or where the signal is ignored. */
   int32_t cancel_on_signal;
   int32_t reserved;
+  /** Not 0: milliseconds from the call on in which the run should end. At a decision one of whose
+   * sides leaves the network ("leaves" in the metadata) that side is taken, whatever its condition
+   * says, if going on takes longer than what remains: see dycl_path_cut(). At the first such
+   * decision if it is less than 0. For models that run on the CPU. */
+  double budget_ms;
+  /** With a budget: how many nanoseconds going on takes at each decision, as a profile tells; those
+   * of decisions at which no side leaves do not matter. */
+  const uint64_t* needed_ns;
+  /** How many these are: "decisions" of the metadata. */
+  size_t num_needed;
 } DyclRunOptions;
 
 /** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
@@ -240,6 +250,10 @@ DYCL_API int32_t dycl_copy_output(DyclSession* session, size_t k, const DLTensor
 DYCL_API int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
                            size_t* written, uint64_t* total);
 
+/** Tells which decision of the last run was not taken by its condition but because of its budget:
+ * its place in the path, counted from 0; UINT64_MAX where all were taken by their conditions. */
+DYCL_API int32_t dycl_path_cut(const DyclSession* session, uint64_t* at);
+
 /** Writes the path of the last run as text with the user's files and lines. `*needed` is the size
  * with the closing NUL; the text is cut where `capacity` is less. */
 DYCL_API int32_t dycl_path_text(const DyclSession* session, char* buffer, size_t capacity,
@@ -324,6 +338,7 @@ typedef struct {
   int32_t (*profile_start)(DyclSession*, const DyclProfileOptions*);
   int32_t (*profile_read)(DyclSession*, DyclEvent*, size_t, size_t*, uint64_t*);
   int32_t (*profile_stop)(DyclSession*);
+  int32_t (*path_cut)(const DyclSession*, uint64_t*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */
