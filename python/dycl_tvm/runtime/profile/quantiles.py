@@ -9,8 +9,9 @@ tolerance limits, 1941). The load generator of MLPerf decides by the same sum wh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 
 def quantile(ordered: Sequence[int], p: float) -> int:
@@ -18,18 +19,15 @@ def quantile(ordered: Sequence[int], p: float) -> int:
     return ordered[min(len(ordered), max(1, math.ceil(p * len(ordered) - 1e-9))) - 1]
 
 
-def at_most(successes: int, trials: int, chance: float) -> float:
-    """Return the probability of at most so many successes in independent trials."""
-    if successes >= trials:
-        return 1.0
-    if chance <= 0.0 or chance >= 1.0:
-        return float(chance <= 0.0)
+def _at_most(trials: int, chance: float) -> Iterator[float]:
+    """Yield the probabilities of at most 0, 1, 2, ... successes in independent trials."""
     total, log_odds = 0.0, math.log(chance) - math.log1p(-chance)
     log_term = trials * math.log1p(-chance)
-    for k in range(successes + 1):
-        total += math.exp(log_term)
+    for k in range(trials):
+        total = min(1.0, total + math.exp(log_term))
+        yield total
         log_term += math.log((trials - k) / (k + 1)) + log_odds
-    return min(1.0, total)
+    yield 1.0
 
 
 def runs_needed(p: float, confidence: float) -> int:
@@ -39,10 +37,7 @@ def runs_needed(p: float, confidence: float) -> int:
 
 def allowed(trials: int, p: float, confidence: float) -> int:
     """Return how many of so many new measurements a bound on the p-quantile that holds lets exceed it, with this confidence, at most."""
-    count = 0
-    while at_most(count, trials, 1.0 - p) < confidence:
-        count += 1
-    return count
+    return next(count for count, chance in enumerate(_at_most(trials, 1.0 - p)) if chance >= confidence)
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,6 @@ def upper_bound(ordered: Sequence[int], p: float, confidence: float) -> UpperBou
     count = len(ordered)
     if count < runs_needed(p, confidence):
         return None
-    left_out = 0
-    while left_out + 1 < count and at_most(left_out + 1, count, 1.0 - p) <= 1.0 - confidence:
-        left_out += 1
+    # As long as so many and one more are unlikely to be all that are above the quantile, so many can be left out.
+    left_out = sum(1 for _ in takewhile(lambda chance: chance <= 1.0 - confidence, _at_most(count, 1.0 - p))) - 1
     return UpperBound(ordered[count - 1 - left_out], p, confidence, count, left_out)
