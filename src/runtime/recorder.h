@@ -19,7 +19,33 @@ inline uint64_t MonotonicNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Where the ring is full the oldest event makes room, and is counted as lost.
+// The clock of a recorder: it is read for each kernel, so it must be cheap. Where Linux makes its
+// own clock of the cycle counter, that counter is steady and the same on all cores, and is read
+// itself; its ticks become nanoseconds afterwards.
+class RecorderClock {
+ public:
+  void Begin();
+  uint64_t Ticks() const {
+#if defined(__x86_64__)
+    if (counter_) return __builtin_ia32_rdtsc();
+#endif
+    return MonotonicNs();
+  }
+  // The length of a tick, as far as it is known now.
+  double NsPerTick() const;
+  uint64_t Ns(uint64_t ticks, double ns_per_tick) const {
+    return first_ns_ +
+           static_cast<uint64_t>(static_cast<double>(ticks - first_ticks_) * ns_per_tick);
+  }
+
+ private:
+  bool counter_ = false;
+  uint64_t first_ticks_ = 0;
+  uint64_t first_ns_ = 0;
+};
+
+// Where the ring is full the oldest event makes room, and is counted as lost. Its times are ticks
+// until it is taken out.
 class Recorder {
  public:
   // Begins anew with an empty ring.
@@ -27,7 +53,9 @@ class Recorder {
     *this = Recorder();
     events_ = events;
     capacity_ = capacity;
+    clock_.Begin();
   }
+  uint64_t Ticks() const { return clock_.Ticks(); }
   void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
     if (count_ == capacity_) {
       ++lost_;
@@ -43,6 +71,7 @@ class Recorder {
   uint64_t lost() const { return lost_; }
 
  private:
+  RecorderClock clock_;
   DyclEvent* events_ = nullptr;
   size_t capacity_ = 0;
   size_t next_ = 0;   // where the next event goes
@@ -54,17 +83,17 @@ class Recorder {
 class RecordedRun {
  public:
   explicit RecordedRun(Recorder* recorder)
-      : recorder_(recorder), begin_(recorder != nullptr ? MonotonicNs() : 0) {}
+      : recorder_(recorder), begin_(recorder != nullptr ? recorder->Ticks() : 0) {}
   // The inputs are bound: the dispatcher begins.
   void Started() {
     if (recorder_ != nullptr) {
-      recorder_->Write(DYCL_EVENT_START, 0, 0, begin_, MonotonicNs());
+      recorder_->Write(DYCL_EVENT_START, 0, 0, begin_, recorder_->Ticks());
     }
   }
   void Ended(int32_t site) {
     if (recorder_ == nullptr) return;
     uint32_t index = site == kRunFailed ? kNone : static_cast<uint32_t>(site);
-    recorder_->Write(DYCL_EVENT_RUN, index, 0, begin_, MonotonicNs());
+    recorder_->Write(DYCL_EVENT_RUN, index, 0, begin_, recorder_->Ticks());
   }
 
  private:

@@ -55,7 +55,8 @@ void Profile(dycl::Session& session, const Image& image) {
   CHECK(events[2].kind == DYCL_EVENT_DECISION && events[2].index == 1 && events[2].choice == 4);
   for (int k = 3; k < 7; ++k) {
     CHECK(events[k].kind == DYCL_EVENT_CALL && events[k].index == static_cast<uint32_t>(k - 2));
-    CHECK(events[k].begin_ns <= events[k].end_ns && events[k].begin_ns >= events[k - 1].end_ns);
+    CHECK(events[k].begin_ns <= events[k].end_ns);
+    if (k > 3) CHECK(events[k].begin_ns == events[k - 1].end_ns);  // the others are of another read
   }
   CHECK(session.ReadProfile(events, 8).value() == 0 && session.StopProfile().ok());
   CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok() &&
