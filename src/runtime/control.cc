@@ -59,12 +59,10 @@ void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns) {
 }
 
 bool MustLeave(Frame& f, uint32_t decision) {
-  bool budget = (__atomic_load_n(&f.asked, __ATOMIC_RELAXED) & kBudget) != 0;
-  // A run that leaves already goes the way that its conditions say.
-  if (!budget || f.cut_at != kNotCut) return false;
+  if ((__atomic_load_n(&f.asked, __ATOMIC_RELAXED) & kBudget) == 0) return false;
   int64_t left = f.budget_end_ns - NowNs();
   if (left >= 0 && static_cast<uint64_t>(left) >= f.needed_ns[decision]) return false;
-  f.cut_at = --f.path_count;
+  f.cut_at = --f.path_count;  // no decision follows
   return true;
 }
 

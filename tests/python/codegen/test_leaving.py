@@ -50,6 +50,12 @@ def test_an_integer_in_the_condition_forbids_it() -> None:
         program.regs.append("int")
         block.instrs[1:] = [ReadItem(number, slot), HostInstr("gt", Reg(2, "bool"), (number, 3))]
         assert leaving_sides(program) == {1: 1, 2: 1}
+    rounded = handmade.exits_program()
+    block, _ = _first(rounded)
+    number = Reg(len(rounded.regs), "int")
+    rounded.regs.append("int")
+    block.instrs[2:] = [HostInstr("int", number, (Reg(1, "float"),)), HostInstr("gt", Reg(2, "bool"), (number, 3))]
+    assert leaving_sides(rounded) == {1: 1, 2: 1}
 
 
 def test_a_truth_that_is_joined_or_kept_or_given_forbids_it() -> None:
