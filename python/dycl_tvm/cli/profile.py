@@ -140,7 +140,7 @@ def _estimates(profile: Profile, listing: Listing, rows: int) -> Iterator[str]:
     if not found:
         return
     yield ""
-    more = "" if listing.complete else f", of the first {len(listing.paths)} of {listing.total}"
+    more = "" if listing.complete else f", of the first {len(listing.paths)} that are listed"
     yield f"{'':>15} {'p50 µs':>10} {'p99 µs':>10} {'p99.9 µs':>10} {'kernels':>8} {'bytes':>13}  paths that no run took{more}: estimates"
     for path in found[:rows]:
         shown = (f"{'unknown' if t is None else '~' + micros(t):>10}" for t in (path.p50, path.p99, path.p999))
