@@ -167,6 +167,17 @@ int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_
   DyclRunOptions how;
   if (int32_t status = ReadOptions(options, &how)) return status;
   if (how.deadline_ms != how.deadline_ms) return dycl::UsageError("'deadline_ms' is not a number");
+  if (how.budget_ms != how.budget_ms) return dycl::UsageError("'budget_ms' is not a number");
+  if (how.budget_ms != 0) {
+    if (kProgram.device != nullptr) {
+      return dycl::UsageError("a budget is for networks that run on the CPU");
+    }
+    if (how.num_needed != kProgram.decisions.size) {
+      return dycl::UsageError("'%s' has %" PRIu32 " decisions, 'needed_ns' is of %zu",
+                              kProgram.name, kProgram.decisions.size, how.num_needed);
+    }
+    if (how.num_needed != 0 && how.needed_ns == nullptr) return NullArgument("needed_ns");
+  }
   return Guard([&] { return session->Run(inputs, num_inputs, how, site); });
 }
 
@@ -226,6 +237,13 @@ int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t cap
   }
   if (written != nullptr) *written = static_cast<size_t>(count);
   if (total != nullptr) *total = frame.path_count;
+  return DYCL_OK;
+}
+
+int32_t dycl_path_cut(const DyclSession* session, uint64_t* at) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(at);
+  *at = session->frame().cut_at;
   return DYCL_OK;
 }
 
@@ -292,6 +310,28 @@ int32_t dycl_manual_seed(DyclSession* session, uint64_t seed) {
   return session->ManualSeed(seed);
 }
 
+int32_t dycl_profile_start(DyclSession* session, const DyclProfileOptions* options) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(options);
+  DyclProfileOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  if (how.capacity != 0 && how.events == nullptr) return NullArgument("events");
+  return session->StartProfile(how.events, how.capacity);
+}
+
+int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size_t capacity, size_t* written,
+                          uint64_t* lost) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(written);
+  if (capacity != 0) CHECK_NOT_NULL(events);
+  return session->ReadProfile(events, capacity, written, lost);
+}
+
+int32_t dycl_profile_stop(DyclSession* session) {
+  CHECK_NOT_NULL(session);
+  return session->StopProfile();
+}
+
 const DyclApi* dycl_api(int32_t abi_version) {
   static const DyclApi api = {
       sizeof(DyclApi),
@@ -323,6 +363,10 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_get_state,
       dycl_set_state,
       dycl_input_bounds,
+      dycl_profile_start,
+      dycl_profile_read,
+      dycl_profile_stop,
+      dycl_path_cut,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

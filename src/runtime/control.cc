@@ -46,7 +46,24 @@ void BeginControl(Frame& f, const double* deadline_ms) {
     double ms = *deadline_ms < kLongestMs ? *deadline_ms : kLongestMs;
     f.deadline_ns = NowNs() + static_cast<int64_t>(ms > 0 ? ms * 1e6 : 0);
   }
-  __atomic_store_n(&f.asked, deadline_ms != nullptr ? kDeadline : 0u, __ATOMIC_RELAXED);
+  uint32_t asked =
+      (deadline_ms != nullptr ? kDeadline : 0u) | (f.recorder != nullptr ? kRecord : 0u);
+  __atomic_store_n(&f.asked, asked, __ATOMIC_RELAXED);
+}
+
+void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns) {
+  double ms = budget_ms < kLongestMs ? budget_ms : kLongestMs;
+  f.budget_end_ns = ms < 0 ? 0 : NowNs() + static_cast<int64_t>(ms * 1e6);
+  f.needed_ns = needed_ns;
+  __atomic_fetch_or(&f.asked, kBudget, __ATOMIC_RELAXED);
+}
+
+bool MustLeave(Frame& f, uint32_t decision) {
+  if ((__atomic_load_n(&f.asked, __ATOMIC_RELAXED) & kBudget) == 0) return false;
+  int64_t left = f.budget_end_ns - NowNs();
+  if (left >= 0 && static_cast<uint64_t>(left) >= f.needed_ns[decision]) return false;
+  f.cut_at = --f.path_count;  // no decision follows
+  return true;
 }
 
 CancelOnSignal::CancelOnSignal(Frame* frame, int signal) {

@@ -1,7 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// What ends a run from outside: a thread or a signal handler that cancels it, and its deadline. A
-// run looks at one word before each kernel and after each decision; it reads the clock only where
-// it has a deadline.
+// What is asked of a run from outside: that it ends, by a thread or a signal handler that cancels
+// it or by its deadline, and that it is recorded (recorder.h). A run looks at one word before each
+// kernel and after each decision; it reads the clock only where something is asked.
 #ifndef DYCL_RUNTIME_CONTROL_H_
 #define DYCL_RUNTIME_CONTROL_H_
 
@@ -12,10 +12,16 @@
 
 namespace dycl {
 
-enum Asked : uint32_t { kCancel = 1, kDeadline = 2 };
+enum Asked : uint32_t { kCancel = 1, kDeadline = 2, kRecord = 4, kBudget = 8 };
 
 // Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
 void BeginControl(Frame& f, const double* deadline_ms);
+// After it: until when the run is to have ended, and the nanoseconds that going on takes at each
+// decision.
+void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns);
+// Whether a run with a budget has to leave at a decision whose other side it was about to take.
+// Takes that side out of the path again.
+bool MustLeave(Frame& f, uint32_t decision);
 // Ends the run that goes on, if one does. Nothing but an atomic operation: for signal handlers too.
 void Cancel(Frame& f);
 // Whether a run of which something is asked may go on; if not, its error is set.
@@ -52,9 +58,12 @@ class InUse {
   bool taken_;
 };
 
-inline bool GoesOn(const Frame& f) {
-  return __builtin_expect(__atomic_load_n(&f.asked, __ATOMIC_RELAXED) == 0, 1) || MayGoOn(f);
+// Whether anything is asked of the run.
+inline bool IsWatched(const Frame& f) {
+  return __builtin_expect(__atomic_load_n(&f.asked, __ATOMIC_RELAXED) != 0, 0);
 }
+
+inline bool GoesOn(const Frame& f) { return !IsWatched(f) || MayGoOn(f); }
 
 }  // namespace dycl
 

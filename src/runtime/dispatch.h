@@ -42,10 +42,23 @@
 
 // Writes one decision of the path down, and ends the run there if it was asked to: a loop has a
 // decision in every turn, so that none goes on for ever, and a wait for kernels is one kernel long.
-#define DECIDE(decision, choice)                                      \
-  do {                                                                \
-    ::dycl::RecordDecision(f, decision, choice);                      \
-    if (DYCL_UNLIKELY(!::dycl::GoesOn(f))) return ::dycl::kRunFailed; \
+#define DECIDE(decision, choice)                                                \
+  do {                                                                          \
+    ::dycl::RecordDecision(f, decision, choice);                                \
+    if (::dycl::IsWatched(f) && !::dycl::DecidedWatched(f, decision, choice)) { \
+      return ::dycl::kRunFailed;                                                \
+    }                                                                           \
+  } while (0)
+
+// The same for the side of a branch that goes on, where the other one, at the label `leave`, ends
+// the run: that one is taken if what remains of a budget is too little to go on.
+#define DECIDE_OR_LEAVE(decision, choice, leave)                                   \
+  do {                                                                             \
+    ::dycl::RecordDecision(f, decision, choice);                                   \
+    if (::dycl::IsWatched(f)) {                                                    \
+      if (::dycl::MustLeave(f, decision)) goto leave;                              \
+      if (!::dycl::DecidedWatched(f, decision, choice)) return ::dycl::kRunFailed; \
+    }                                                                              \
   } while (0)
 
 namespace dycl {
@@ -63,20 +76,27 @@ bool FailCall(uint32_t call);
 // What a part of a dispatcher returns to go on in another part: a number below kRunFailed.
 constexpr int32_t GoTo(int32_t block) { return kRunFailed - 1 - block; }
 
+// The same as RunCalls and GoesOn where something is asked of the run.
+bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count);
+bool DecidedWatched(const Frame& f, uint32_t decision, uint32_t choice);
+
+DYCL_INLINE bool RunCall(const Call& call, uint32_t* runs, uint32_t number) {
+  TVMFFIAny result;
+  result.type_index = kTVMFFINone;
+  result.zero_padding = 0;
+  result.v_int64 = 0;
+  ++*runs;
+  return __builtin_expect(call.function(call.state, call.args, call.num_args, &result) == 0, 1) ||
+         FailCall(number);
+}
+
 // Not inlined: a thousand blocks cost a thousand call instructions, not a thousand loops.
 __attribute__((noinline)) inline bool RunCalls(Frame& f, uint32_t first, uint32_t count) {
   const Call* call = f.calls + first;
   uint32_t* runs = f.call_runs + first;
   for (uint32_t k = 0; k < count; ++k, ++call, ++runs) {
-    if (DYCL_UNLIKELY(!GoesOn(f))) return false;
-    TVMFFIAny result;
-    result.type_index = kTVMFFINone;
-    result.zero_padding = 0;
-    result.v_int64 = 0;
-    ++*runs;
-    if (DYCL_UNLIKELY(call->function(call->state, call->args, call->num_args, &result) != 0)) {
-      return FailCall(first + k);
-    }
+    if (IsWatched(f)) return RunCallsWatched(f, first + k, count - k);
+    if (!RunCall(*call, runs, first + k)) return false;
   }
   return true;
 }

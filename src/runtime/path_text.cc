@@ -27,7 +27,7 @@ std::string PathText(const Frame& frame, int32_t site) {
     } else {
       text += choice != 0 ? "true  " : "false ";
     }
-    text += " " + Place(decision.origin) + "\n";
+    text += " " + Place(decision.origin) + (k == frame.cut_at ? " (forced by the budget)\n" : "\n");
   }
   if (site == kRunFailed) return text + "no return: the run failed\n";
   return text + "return " + Place(kProgram.sites[static_cast<uint32_t>(site)].origin) + "\n";

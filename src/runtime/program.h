@@ -17,6 +17,7 @@ namespace dycl {
 class DeviceModel;
 class DeviceSession;
 class Params;
+class Recorder;
 
 enum class DType : uint8_t {
   kFloat64,
@@ -173,6 +174,9 @@ struct Stack {
   size_t capacity;
 };
 
+// Frame::cut_at of a run in which no decision was forced.
+constexpr uint64_t kNotCut = UINT64_MAX;
+
 // What the dispatcher sees of a session. All arrays are made once, when the session is made.
 struct Frame {
   DLTensor* tensors;
@@ -191,6 +195,12 @@ struct Frame {
   // read and written with the functions of control.h only.
   uint32_t asked;
   int64_t deadline_ns;  // of CLOCK_MONOTONIC, where kDeadline is asked
+  Recorder* recorder;   // null: runs are not recorded
+  // Where kBudget is asked: when the run is to have ended, the time that going on takes at each
+  // decision, and which decision of the path was taken so that the run leaves.
+  int64_t budget_end_ns;
+  const uint64_t* needed_ns;
+  uint64_t cut_at;
 };
 
 // The path is a ring: a loop of millions of steps keeps the last decisions. A power of two.

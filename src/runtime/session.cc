@@ -193,8 +193,9 @@ void DyclSession::Bind() {
                             static_cast<int32_t>(desc.num_args), l.kernel_states + c};
   }
   frame_ = dycl::Frame{
-      l.tensors, l.calls,       l.call_runs,     l.path,       0,         l.inputs, l.state,
-      l.outputs, device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0,        0};
+      l.tensors,     l.calls,         l.call_runs,  l.path,    0, l.inputs, l.state, l.outputs,
+      device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0, 0,        nullptr, 0,
+      nullptr,       dycl::kNotCut};
 }
 
 int32_t DyclSession::ResetState() {
@@ -386,10 +387,13 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DyclR
 }
 
 int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& options) {
+  dycl::RecordedRun recorded(frame_.recorder);
   dycl::BeginControl(frame_, options.deadline_ms != 0 ? &options.deadline_ms : nullptr);
   dycl::CancelOnSignal interruptible(&frame_, options.cancel_on_signal);
   site_ = dycl::kRunFailed;
+  if (options.budget_ms != 0) dycl::BeginBudget(frame_, options.budget_ms, options.needed_ns);
   frame_.path_count = 0;
+  frame_.cut_at = dycl::kNotCut;
   frame_.stack.used = 0;
   memset(frame_.call_runs, 0, kProgram.calls.size * sizeof(uint32_t));
   int32_t status = device_ != nullptr ? device_->Begin() : DYCL_OK;
@@ -408,7 +412,9 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
     }
     dycl::ScopedPool scope(pool_.get());
     dycl::SetError("", "%s", "");
+    recorded.Started();
     status = RunProgram();
+    recorded.Ended(site_);
   }
   if (begun) {
     int32_t ended = device_->End();

@@ -12,6 +12,7 @@
 #include "dycl/dycl.h"
 #include "params.h"
 #include "program.h"
+#include "recorder.h"
 #include "thread_pool.h"
 
 struct DyclModel {
@@ -61,6 +62,12 @@ struct DyclSession {
   DyclModel* model() const { return model_; }
   const dycl::Frame& frame() const { return frame_; }
 
+  // From the next run on events go into a ring of the caller's, until StopProfile.
+  [[nodiscard]] int32_t StartProfile(DyclEvent* events, size_t capacity);
+  [[nodiscard]] int32_t StopProfile();
+  [[nodiscard]] int32_t ReadProfile(DyclEvent* events, size_t capacity, size_t* written,
+                                    uint64_t* lost);
+
  private:
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
@@ -100,6 +107,7 @@ struct DyclSession {
   int32_t num_threads_ = 0;
   std::unique_ptr<dycl::ThreadPool> pool_;  // null: the shared one
   std::atomic<bool> running_{false};
+  dycl::Recorder recorder_;
 };
 
 #endif  // DYCL_RUNTIME_SESSION_H_

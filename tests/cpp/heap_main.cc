@@ -1,6 +1,6 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // Counts heap allocations of all threads while a session runs: none after the first run of each
-// path.
+// path, while it is profiled too.
 //
 //   heap model.so model.params
 #include <dlfcn.h>
@@ -37,8 +37,11 @@ int main(int argc, char** argv) {
   // All paths: returns, a raise, a failing kernel, a bad index; aligned inputs and copied ones.
   const int64_t cases[] = {0, 9, 1, 2, 3, -5};
   long before = 0;
+  static DyclEvent ring[100];
+  DyclProfileOptions profile = {sizeof(profile), ring, 100};
   for (int round = 0; round < 20; ++round) {
     if (round == 1) before = g_allocations;
+    if (round == 10 && api->profile_start(session, &profile) != DYCL_OK) return 1;
     for (int64_t n : cases) {
       x.data = data + round % 2;
       inputs[1].u.v_int = n;
@@ -50,6 +53,10 @@ int main(int argc, char** argv) {
       if (!fails && api->output(session, 0, &output) != DYCL_OK) return 1;
     }
   }
+  DyclEvent last[100];
+  size_t written = 0;
+  if (api->profile_read(session, last, 100, &written, nullptr) != DYCL_OK || written != 100)
+    return 1;
   long after = g_allocations;
   std::printf("%ld allocations before, %ld while running\n", before, after - before);
   api->session_destroy(session);

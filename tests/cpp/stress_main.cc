@@ -41,6 +41,28 @@ float First(const dycl::Session& session) {
   return static_cast<const float*>(session.Output(0).value().u.tensor->data)[0];
 }
 
+// A ring that is smaller than what is written to it keeps the last events, in order.
+void Profile(dycl::Session& session, const Image& image) {
+  DyclEvent ring[8], events[8];
+  CHECK(!session.StartProfile(ring, 0).ok() && !session.StopProfile().ok());
+  CHECK(session.StartProfile(ring, 8).ok() && !session.StartProfile(ring, 8).ok());
+  for (int64_t n : {0, 9}) CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(n)}).ok());
+  uint64_t lost = 0;
+  CHECK(session.ReadProfile(events, 3, &lost).value() == 3 &&
+        session.ReadProfile(events + 3, 8).value() == 5);
+  // 8 and 26 events: the beginning, decisions of the loop and the switch, kernels, the end.
+  CHECK(lost == 26 && events[7].kind == DYCL_EVENT_RUN && events[7].index == 0);
+  CHECK(events[2].kind == DYCL_EVENT_DECISION && events[2].index == 1 && events[2].choice == 4);
+  for (int k = 3; k < 7; ++k) {
+    CHECK(events[k].kind == DYCL_EVENT_CALL && events[k].index == static_cast<uint32_t>(k - 2));
+    CHECK(events[k].begin_ns <= events[k].end_ns);
+    if (k > 3) CHECK(events[k].begin_ns == events[k - 1].end_ns);  // the others are of another read
+  }
+  CHECK(session.ReadProfile(events, 8).value() == 0 && session.StopProfile().ok());
+  CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok() &&
+        !session.ReadProfile(events, 8).ok());
+}
+
 void Work(const dycl::Module& module, int seed) {
   dycl::Result<dycl::Session> made = module.NewSession();
   CHECK(made.ok());
@@ -100,6 +122,7 @@ void Work(const dycl::Module& module, int seed) {
   Image copy(0);
   CHECK(session.CopyOutput(0, copy.tensor).ok() && copy.data[0] == First(session));
   CHECK(session.SetDeviceBranches(false).ok());
+  Profile(session, image);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ A model is staged and simplified but not compiled, which takes seconds. An artef
 examples:
   dycl-tvm inspect model.so
   dycl-tvm inspect model.so --json
+  dycl-tvm inspect model.so --profile trace.json -o net.html
   dycl-tvm inspect zoo:sdn_mobilenet
   dycl-tvm inspect my_model.py:net --input 1x3x32x32 -o net.html
   dycl-tvm inspect my_model.py:net --input 1x3x32x32 --format dot | dot -Tpdf -o net.pdf
@@ -39,6 +40,9 @@ def add_parser(commands: Any) -> None:
     command.add_argument("-o", "--output", metavar="FILE", help="write to a file (.txt, .dot, .svg, .html) instead of stdout")
     command.add_argument("-f", "--format", choices=FORMATS, help="by default that of the file's ending, or text")
     command.add_argument("--json", action="store_true", help="of an artefact: its metadata as JSON")
+    command.add_argument(
+        "--profile", metavar="FILE", help="of an artefact: draw its control flow with the times of a profile (.svg, .html)"
+    )
     command.add_argument("--before-passes", action="store_true", help="of a model: the graph as it was staged")
     command.set_defaults(handler=_handle)
 
@@ -46,6 +50,8 @@ def add_parser(commands: Any) -> None:
 def _handle(args: argparse.Namespace) -> int:
     if args.what.endswith(".so") or (":" not in args.what and not is_graph_file(args.what) and Path(args.what).is_file()):
         return _artefact(args)
+    if args.profile:
+        raise UsageError("--profile is for the artefact that was profiled")
     if args.json:
         raise UsageError("--json is for artefacts; for a model use --format")
     from dycl_tvm.cli.pictures import check_output, render, write_graph
@@ -88,12 +94,39 @@ def _artefact(args: argparse.Namespace) -> int:
     from dycl_tvm.cli.pictures import write_text
     from dycl_tvm.runtime.trailer import read_trailer
 
+    metadata = read_trailer(args.what)
+    if args.profile:
+        return _profiled(args, metadata)
     if args.format not in (None, "text"):
         raise UsageError(f"an artefact holds no graph to draw as {args.format}; inspect the model, or compile with --hcfg FILE")
-    metadata = read_trailer(args.what)
     text = json.dumps(metadata, indent=2) if args.json else _describe(metadata)
     if args.output:
         write_text(args.output, text + "\n")
+    else:
+        print(text)
+    return OK
+
+
+def _profiled(args: argparse.Namespace, metadata: dict[str, Any]) -> int:
+    """Draw the control flow of an artefact with what a profile of it says."""
+    from dycl_tvm.cli.measured import measured_of
+    from dycl_tvm.cli.pictures import check_output, format_of, write_text
+    from dycl_tvm.hcfg.html import to_html
+    from dycl_tvm.hcfg.skeleton import skeleton
+    from dycl_tvm.hcfg.svg import to_svg
+    from dycl_tvm.runtime.profile import load_profile
+
+    check_output(args.output, is_picture=args.format is None)
+    fmt = args.format or (format_of(args.output) if args.output else "html")
+    if fmt not in ("svg", "html"):
+        raise UsageError(f"a profile is drawn as svg or html, not as {fmt}")
+    profile = load_profile(args.profile)
+    if (profile.metadata["fingerprint"], profile.metadata["code"]) != (metadata["fingerprint"], metadata["code"]):
+        raise UsageError(f"the profile {args.profile!r} is of another build than {args.what!r}")
+    draw = to_svg if fmt == "svg" else to_html
+    text = draw(skeleton(metadata), measured_of(profile))
+    if args.output:
+        write_text(args.output, text)
     else:
         print(text)
     return OK

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from dycl_tvm._version import __version__
-from dycl_tvm.cli import bundle, cache, compile, deploy, inspect, paths, run, serve, verify, zoo
+from dycl_tvm.cli import bundle, cache, compile, deploy, inspect, paths, profile, run, serve, verify, zoo
 from dycl_tvm.cli.exit_codes import FAILURE, INTERRUPTED, OK, UNSUPPORTED, USAGE
 from dycl_tvm.errors import DyclError, UnsupportedError, UsageError
 
@@ -23,6 +23,7 @@ examples:
   dycl-tvm zoo list
   dycl-tvm compile zoo:sdn_mobilenet -o model.so --params model.params
   dycl-tvm run model.so --params model.params --repeat 100
+  dycl-tvm profile model.so -o trace.json
   dycl-tvm inspect my_model.py:net --input 1x3x32x32 -o net.html
   dycl-tvm deploy model.so model.params --rpc 192.168.1.20:9090
   dycl-tvm serve model.so model.params
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"dycl-tvm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    for module in (compile, run, inspect, verify, paths, zoo, deploy, bundle, cache, serve):
+    for module in (compile, run, profile, inspect, verify, paths, zoo, deploy, bundle, cache, serve):
         module.add_parser(commands)
     return top
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dycl_tvm.codegen.device_instructions import DeviceInstructions
 from dycl_tvm.codegen.device_tables import IMAGE_DECLARATIONS, device_tables, library_declarations
 from dycl_tvm.codegen.instructions import Instructions
+from dycl_tvm.codegen.leaving import leaving_sides
 from dycl_tvm.codegen.scalar_ops import C_TYPES, kind_of, register, scalar
 from dycl_tvm.codegen.tables import Tables
 from dycl_tvm.codegen.text import comment, place, string
@@ -68,6 +69,7 @@ class _Function:
         self.labels = [f"b{i}_{re.sub(r'[^0-9A-Za-z_]', '_', b.name)}" for i, b in enumerate(program.blocks)]
         #: Stretches that the device can do alone, by the block in which they begin.
         self.segments = {s.block: (k, s) for k, s in enumerate(program.device.segments if program.device else ())}
+        self.leaving = leaving_sides(program)
         #: Whether an index without a side may be found out only after what follows it was put on the stream.
         switches = {b.end.decision for b in program.blocks if isinstance(b.end, SwitchGoto)}
         branches = [s for _, segment in self.segments.values() for s in segment.steps if isinstance(s, DeviceBranch)]
@@ -187,14 +189,24 @@ class _Function:
         return self._leave(end)
 
     def _branch(self, end: CondGoto) -> list[str]:
+        leaves = self.leaving.get(end.decision)
         return [
             f"if ({scalar(end.cond)}) {{{_trailing(place(end.origin))}",
-            f"  DECIDE({end.decision}, 1);",
-            *(f"  {line}" for line in self._goto(end.then)),
+            *(f"  {line}" for line in self._side(end, 1, leaves)),
             "}",
-            f"DECIDE({end.decision}, 0);",
-            *self._goto(end.orelse),
+            *self._side(end, 0, leaves),
         ]
+
+    def _side(self, end: CondGoto, side: int, leaves: int | None) -> list[str]:
+        """Print a side of a branch. Where a budget is too small for the side that goes on, the one that leaves is taken."""
+        label, decision = f"leave{end.decision}", f"{end.decision}, {side}"
+        if leaves is None:
+            decide = [f"DECIDE({decision});"]
+        elif leaves == side:
+            decide = [f"{label}:", f"DECIDE({decision});"]
+        else:
+            decide = [f"DECIDE_OR_LEAVE({decision}, {label});"]
+        return [*decide, *self._goto(end.then if side else end.orelse)]
 
     def _switch(self, end: SwitchGoto) -> list[str]:
         lines = [f"switch ({scalar(end.index)}) {{{_trailing(place(end.origin))}"]

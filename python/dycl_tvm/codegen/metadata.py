@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from dycl_tvm.codegen.leaving import leaving_sides
 from dycl_tvm.codegen.machine import Machine
 from dycl_tvm.codegen.shipped import shipped_note, shipped_origin
 from dycl_tvm.codegen.tables import Tables
-from dycl_tvm.compile.program import CodeBlock, CondGoto, Fail, Goto, Program, Slot, SwitchGoto
+from dycl_tvm.compile.program import CodeBlock, CondGoto, Fail, Goto, KernelCall, Pop, Program, Push, Slot, SwitchGoto
 from dycl_tvm.hcfg.nodes import Origin
 from dycl_tvm.hcfg.types import TensorType, Type
 from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
@@ -16,7 +17,7 @@ from dycl_tvm.runtime.trailer import ABI_VERSION, FORMAT_VERSION
 
 def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_params: bool, code: str = "") -> dict[str, Any]:
     """Return the metadata of a program; ``code`` is the hash of its kernels, so that no two libraries have the same metadata."""
-    tables, strip = Tables(program), program.strip_source
+    tables, strip, leaves = Tables(program), program.strip_source, leaving_sides(program)
     return {
         "format": "dycl-library",
         "format_version": FORMAT_VERSION,
@@ -34,12 +35,11 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "sites": [
             {"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin, strip)} for s in program.sites
         ],
-        "decisions": [
-            {"kind": "switch" if isinstance(d, SwitchGoto) else "branch", "origin": _origin(d.origin, strip)} for d in tables.decisions
-        ],
+        "decisions": [_decision(d, leaves.get(d.decision), strip) for d in tables.decisions],
         "flow": [_flow(block, strip) for block in program.blocks],
+        "blocks": [_block(block, strip) for block in program.blocks],
         "kernels": [{"symbol": k.symbol, "backend": k.backend} for k in program.kernels],
-        "calls": [{"kernel": c.kernel, "sub_dnn": c.sub_dnn} for c in tables.calls],
+        **_calls(program, tables, strip),
         "state": [s.name for s in program.state],
         "weights": len(program.weights),
         "arena_bytes": program.arena_bytes,
@@ -62,6 +62,35 @@ def _flow(block: CodeBlock, strip: bool) -> list[Any]:
     if isinstance(end, Fail):
         return ["raise", f"{end.kind}: {end.message}", _origin(end.origin, strip)]
     return ["return", end.site]
+
+
+def _decision(decision: CondGoto | SwitchGoto, leaves: int | None, strip: bool) -> dict[str, Any]:
+    """Return what a decision is; ``leaves`` is the side at which a budget may let a run leave early."""
+    kind = "switch" if isinstance(decision, SwitchGoto) else "branch"
+    return {"kind": kind, "origin": _origin(decision.origin, strip), **({} if leaves is None else {"leaves": leaves})}
+
+
+def _block(block: CodeBlock, strip: bool) -> dict[str, Any]:
+    """Return what names a block; ``recursive`` says that it keeps something over a call of a recursive function."""
+    recursive = any(isinstance(i, (Push, Pop)) for i in block.all_instrs())
+    return {"name": block.name, "origin": _origin(block.origin, strip), "recursive": recursive}
+
+
+def _calls(program: Program, tables: Tables, strip: bool) -> dict[str, Any]:
+    """Return the kernel calls, each with its block, the bytes of its tensors and the lines that it computes, and the lines."""
+    block_of = {i.number: k for k, block in enumerate(program.blocks) for i in block.instrs if isinstance(i, KernelCall)}
+    lines: dict[Origin, int] = {}
+    calls = [
+        {
+            "kernel": c.kernel,
+            "sub_dnn": c.sub_dnn,
+            "block": block_of[c.number],
+            "bytes": sum(slot.type.nbytes for slot in c.args),
+            "lines": [lines.setdefault(origin, len(lines)) for origin in c.lines],
+        }
+        for c in tables.calls
+    ]
+    return {"calls": calls, "lines": [_origin(origin, strip) for origin in lines]}
 
 
 def _input(program: Program, k: int) -> dict[str, Any]:

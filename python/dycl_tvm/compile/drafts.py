@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dycl_tvm.compile import arena
 from dycl_tvm.compile.program import Instr, KernelCall, Pop, Push, ReadItem, Reg, Scalar, Slot, WriteItem
+from dycl_tvm.hcfg.nodes import Origin
 from dycl_tvm.hcfg.types import TensorType
 
 
@@ -145,6 +146,8 @@ class Run:
     inputs, outputs : tuple of Operand
     sub_dnn : str
         Whose call it is.
+    lines : tuple of Origin
+        The user's lines that this call of the sub-DNN computes.
     in_place : tuple of int
         The inputs that the output may lie over.
     """
@@ -153,6 +156,7 @@ class Run:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     sub_dnn: str
+    lines: tuple[Origin, ...]
     in_place: tuple[int, ...]
 
     def point(self) -> arena.Point:
@@ -164,7 +168,7 @@ class Run:
     def instruction(self, planned: Planned) -> Instr:
         """Return the instruction."""
         args = tuple(planned.slot(o) for o in (*self.inputs, *self.outputs))
-        return KernelCall(planned.next_call(), self.kernel, args, self.sub_dnn, len(self.inputs))
+        return KernelCall(planned.next_call(), self.kernel, args, self.sub_dnn, len(self.inputs), self.lines)
 
 
 def storages(places: Iterable[Place]) -> tuple[int, ...]:

@@ -288,7 +288,7 @@ class Lowering:
                 where[number] = Place(storage=self._storage(lst.types[number]))
             inputs, outputs = ([Operand(where[lst.root(n)], lst.types[n]) for n in numbers] for numbers in (call.inputs, call.outputs))
             inputs += [self.size_at[k] for k in call.sizes]
-            draft.append(Run(self._kernel(call), tuple(inputs), tuple(outputs), step.callee.name, call.in_place))
+            draft.append(Run(self._kernel(call), tuple(inputs), tuple(outputs), step.callee.name, step.lines, call.in_place))
         for value, number in zip(step.outputs, lst.results):
             self.place[id(value)] = where[lst.root(number)]
         return draft

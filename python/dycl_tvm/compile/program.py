@@ -52,13 +52,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Run a kernel; ``inputs`` of its arguments come first, the outputs last. ``number`` counts the calls of the program from 0."""
+    """Run a kernel; ``inputs`` of its arguments come first, the outputs last. ``number`` counts the calls of the program from 0.
+
+    ``lines`` are the user's lines whose operations the call of the sub-DNN computes.
+    """
 
     number: int
     kernel: int
     args: tuple[Slot, ...]
     sub_dnn: str
     inputs: int = 0
+    lines: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True)

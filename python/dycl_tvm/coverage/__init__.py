@@ -9,11 +9,13 @@ nor TVM for this.
 from __future__ import annotations
 
 from dycl_tvm.coverage.flow import Flow, FlowBlock, Key, ListedPath, Listing, count_paths, flow_of_artifact, flow_of_graph, list_paths
+from dycl_tvm.coverage.latency import Estimate, NetworkBound, NoBound, estimates, network_bound, path_bounds
 from dycl_tvm.coverage.record import Coverage, Seen
 from dycl_tvm.coverage.runners import ArtifactRunner, GraphRunner, Outcome, Runner
 from dycl_tvm.coverage.search import search
 
 __all__ = [
-    "ArtifactRunner", "Coverage", "Flow", "FlowBlock", "GraphRunner", "Key", "ListedPath", "Listing", "Outcome", "Runner", "Seen",
-    "count_paths", "flow_of_artifact", "flow_of_graph", "list_paths", "search",
+    "ArtifactRunner", "Coverage", "Estimate", "Flow", "FlowBlock", "GraphRunner", "Key", "ListedPath", "Listing", "NetworkBound",
+    "NoBound", "Outcome", "Runner", "Seen", "count_paths", "estimates", "flow_of_artifact", "flow_of_graph", "list_paths",
+    "network_bound", "path_bounds", "search",
 ]  # fmt: skip

@@ -4,30 +4,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from dycl_tvm.hcfg.measured import Measured
 from dycl_tvm.hcfg.nodes import HCFG, Block, Origin, SubDNNCall, printer
 from dycl_tvm.hcfg.svg import to_svg
 from dycl_tvm.hcfg.text import Names, origin_of_terminator, sub_dnn_lines, summary
 
 
 @printer("html")
-def to_html(graph: HCFG) -> str:
-    """Return the page. It needs nothing from outside: no scripts, styles, fonts or pictures are fetched."""
+def to_html(graph: HCFG, measured: Measured | None = None) -> str:
+    """Return the page, with the figures of a profile if there are. It needs nothing from outside: nothing is fetched."""
     names = Names(graph)
     data = {
-        "blocks": {names.block(b): _block(names, b) for b in graph.blocks},
+        "blocks": {
+            names.block(b): _block(names, b, measured.lines.get(k, ["never"]) if measured else ()) for k, b in enumerate(graph.blocks)
+        },
         "bodies": {f.name: sub_dnn_lines(f) for f in graph.sub_dnns()},
         "first": names.block(graph.entry),
     }
     # A "<" inside a script could end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     page = _PAGE.replace("@TITLE@", escape(graph.name)).replace("@SUMMARY@", escape(summary(graph)))
-    return page.replace("@SVG@", to_svg(graph)).replace("@DATA@", embedded)
+    return page.replace("@SVG@", to_svg(graph, measured)).replace("@DATA@", embedded)
 
 
-def _block(names: Names, block: Block) -> dict[str, Any]:
+def _block(names: Names, block: Block, ran: Sequence[str]) -> dict[str, Any]:
     """Return what the side panel shows of a block."""
     steps = []
     for step in block.steps:
@@ -40,6 +44,7 @@ def _block(names: Names, block: Block) -> dict[str, Any]:
         "end": {"text": names.terminator(block), "from": _place(origin_of_terminator(block))},
         "edges": [names.block(b) for b in dict.fromkeys(block.successors())],
         "source": _source(block),
+        "ran": list(ran),
     }
 
 
@@ -130,6 +135,7 @@ function select(id, centre) {
   panel.textContent = "";
   add(panel, "h2", block.title);
   if (block.params) { add(panel, "h3", "parameters"); add(panel, "pre", block.params); }
+  if (block.ran.length) { add(panel, "h3", "ran"); for (const text of block.ran) add(panel, "div", text); }
   add(panel, "h3", block.steps.length + " steps");
   for (const step of [...block.steps, block.end]) {
     const row = add(panel, "div", undefined, "row");

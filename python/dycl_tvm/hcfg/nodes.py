@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
@@ -160,12 +160,16 @@ class SubDNN:
 
 @dataclass(eq=False)
 class SubDNNCall:
-    """A call of a sub-DNN: ``args`` match ``callee.params``, ``outputs`` match ``callee.results``."""
+    """A call of a sub-DNN: ``args`` match ``callee.params``, ``outputs`` match ``callee.results``.
+
+    ``lines`` are those of the user's from which this call's operations come: calls of other lines may share the sub-DNN.
+    """
 
     callee: SubDNN
     args: list[Value]
     outputs: list[Value]
     origin: Origin | None = None
+    lines: tuple[Origin, ...] = ()
 
     def operands(self) -> list[Value]:
         """Return the values that the call reads."""
@@ -402,10 +406,13 @@ Printer = Callable[[HCFG], str]
 _printers: dict[str, Printer] = {}
 
 
-def printer(name: str) -> Callable[[Printer], Printer]:
-    """Make a function the printer of a format."""
+_AnyPrinter = TypeVar("_AnyPrinter", bound=Printer)
 
-    def register(function: Printer) -> Printer:
+
+def printer(name: str) -> Callable[[_AnyPrinter], _AnyPrinter]:
+    """Make a function the printer of a format. It may take more than the graph from those who call it by its own name."""
+
+    def register(function: _AnyPrinter) -> _AnyPrinter:
         _printers[name] = function
         return function
 

@@ -9,6 +9,7 @@ from html import escape
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.dot import edge_labels, shorten
 from dycl_tvm.hcfg.layout import Layout, layered
+from dycl_tvm.hcfg.measured import Measured
 from dycl_tvm.hcfg.nodes import HCFG, Block, HostOp, Raise, Return, SubDNNCall, TensorOp, printer
 from dycl_tvm.hcfg.text import Names
 
@@ -30,6 +31,7 @@ svg.hcfg .raise rect{fill:#ffebe9;stroke:#cf222e}
 svg.hcfg .selected rect{stroke:#0969da;stroke-width:3}
 svg.hcfg .title{font-weight:bold}
 svg.hcfg .source{fill:#0550ae}
+svg.hcfg .measured{font-weight:bold;fill:#7d2d00}
 svg.hcfg path{fill:none;stroke:#57606a;stroke-width:1.2}
 svg.hcfg path.back{stroke:#8250df;stroke-dasharray:5 3}
 svg.hcfg .label{fill:#953800;stroke:#fff;stroke-width:3px;paint-order:stroke}
@@ -37,18 +39,29 @@ svg.hcfg .label{fill:#953800;stroke:#fff;stroke-width:3px;paint-order:stroke}
 
 
 @printer("svg")
-def to_svg(graph: HCFG) -> str:
-    """Return the picture of a graph: a box a block, edges labelled true, false or by index; loops lead back dashed."""
+def to_svg(graph: HCFG, measured: Measured | None = None) -> str:
+    """Return the picture of a graph: a box a block, edges labelled true, false or by index; loops lead back dashed.
+
+    With the figures of a profile boxes are the warmer, and edges the thicker, the more there was of them.
+    """
     names = Names(graph)
     reached = reverse_postorder(graph)
     seen = set(reached)
     blocks = reached + [b for b in graph.blocks if b not in seen]
     index = {b: k for k, b in enumerate(blocks)}
+    place = {b: k for k, b in enumerate(graph.blocks)}
     texts = [box_lines(names, b) for b in blocks]
+    if measured is not None:
+        texts = [lines + [(text, "measured") for text in measured.lines.get(place[b], ())] for b, lines in zip(blocks, texts)]
     widths = [max(len(t) for t, _ in lines) * _CHARACTER + 2 * _PADDING for lines in texts]
     heights = [len(lines) * _LINE + 2 * _PADDING for lines in texts]
     edges = [(index[b], index[e.target]) for b in blocks for e in b.edges()]
     labels = [label for b in blocks for label in edge_labels(b)]
+    thick: list[float | None] = [None] * len(edges)
+    if measured is not None:
+        ends = [(place[blocks[source]], place[blocks[target]]) for source, target in edges]
+        labels = [f"{label} {measured.label(*both)}".strip() for label, both in zip(labels, ends)]
+        thick = [measured.width(*both) for both in ends]
     plan = layered(list(range(len(blocks))), edges, widths, _GAP)
 
     rows = [0.0] * (max(plan.layer) + 1)
@@ -79,10 +92,11 @@ def to_svg(graph: HCFG) -> str:
             start = (plan.x[s] + side * widths[s] / 2, start[1] - heights[s] / 3)
             end = (plan.x[t] + side * widths[t] / 2, end[1] + heights[t] / 3)
         rows_passed = [(x, tops[layer], tops[layer] + rows[layer]) for x, layer in plan.routes[k][1:-1]]
-        parts.append(_edge(start, end, rows_passed, bow, labels[k]))
+        parts.append(_edge(start, end, rows_passed, bow, labels[k], thick[k]))
     for k, block in enumerate(blocks):
         corner = (plan.x[k] - widths[k] / 2, tops[plan.layer[k]])
-        parts.append(_box(_kind(graph, block), names.block(block), texts[k], corner, widths[k], heights[k]))
+        fill = None if measured is None else measured.fill(place[block])
+        parts.append(_box(_kind(graph, block), names.block(block), texts[k], corner, (widths[k], heights[k]), fill))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 
@@ -115,11 +129,14 @@ def _kind(graph: HCFG, block: Block) -> str:
     return " ".join(["block", *(["entry"] if block is graph.entry else []), *([kind] if kind else [])])
 
 
-def _box(kind: str, name: str, lines: list[tuple[str, str]], corner: tuple[float, float], width: float, height: float) -> str:
-    x, y = corner
+def _box(
+    kind: str, name: str, lines: list[tuple[str, str]], corner: tuple[float, float], size: tuple[float, float], fill: str | None
+) -> str:
+    (x, y), (width, height) = corner, size
+    style = f' style="fill:{fill}"' if fill else ""
     drawn = [
         f'<g class="{kind}" data-block="{escape(name)}">',
-        f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{height:.0f}" rx="3"/>',
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{height:.0f}" rx="3"{style}/>',
     ]
     for k, (text, style) in enumerate(lines):
         drawn.append(f'<text class="{style}" x="{x + _PADDING:.0f}" y="{y + _PADDING + 11 + k * _LINE:.0f}">{escape(text)}</text>')
@@ -156,7 +173,12 @@ def _way_back(plan: Layout, widths: list[float], source: int, target: int) -> tu
 
 
 def _edge(
-    start: tuple[float, float], end: tuple[float, float], passed: list[tuple[float, float, float]], bow: float | None, label: str
+    start: tuple[float, float],
+    end: tuple[float, float],
+    passed: list[tuple[float, float, float]],
+    bow: float | None,
+    label: str,
+    thick: float | None,
 ) -> str:
     """Draw an edge through the rows that it passes (x, top, bottom); one that leads back goes around them at ``bow``."""
     path = f"M{start[0]:.0f},{start[1]:.0f}"
@@ -169,6 +191,8 @@ def _edge(
             middle = (y0 + y1) / 2
             path += f"C{x0:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {x1:.0f},{y1:.0f}"
     style = ' class="back"' if bow is not None else ""
+    if thick is not None:
+        style += f' style="stroke-width:{thick:.1f}"'
     drawn = f'<path{style} d="{path}" marker-end="url(#arrow)"/>'
     if label:
         x, y = (start[0] + 5, start[1] + 16) if bow is None else (start[0] + (4 if bow > start[0] else -34), start[1] - 4)

@@ -114,7 +114,8 @@ def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[A
     if key not in known:
         known[key] = _outlined(f"sub_dnn_{len(known)}", args, ops, outputs)
     origin = next((op.origin for op in ops if op.origin is not None), block.origin)
-    return SubDNNCall(known[key], args, outputs, origin)
+    lines = tuple(dict.fromkeys(op.origin for op in ops if op.origin is not None))
+    return SubDNNCall(known[key], args, outputs, origin, lines)
 
 
 def _in_order(ops: list[TensorOp]) -> list[Value]:

@@ -73,7 +73,15 @@ class ModelOptions(ctypes.Structure):
 class RunOptions(ctypes.Structure):
     """``DyclRunOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("deadline_ms", c_double), ("cancel_on_signal", c_int32), ("reserved", c_int32)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("deadline_ms", c_double),
+        ("cancel_on_signal", c_int32),
+        ("reserved", c_int32),
+        ("budget_ms", c_double),
+        ("needed_ns", c_void_p),
+        ("num_needed", c_size_t),
+    ]
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {

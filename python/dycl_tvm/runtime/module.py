@@ -19,6 +19,10 @@ from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.path import Decision, Path, source_line
+from dycl_tvm.runtime.profile.budget import NO_BUDGET, Budget, Budgets
+from dycl_tvm.runtime.profile.profile import Profile
+from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
+from dycl_tvm.runtime.profile.ring import Ring
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Targets
@@ -108,6 +112,8 @@ class Module:
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
         self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
+        self._budgets = Budgets(model.library, model.metadata)
+        self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
         self._num_threads = num_threads
         self._device_branches = True
         self._site: int | None = None
@@ -150,7 +156,15 @@ class Module:
                 return result
         return self._run(args, kwargs, 0.0)
 
-    def run(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, deadline_ms: float | None = None) -> Any:
+    def run(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        deadline_ms: float | None = None,
+        budget_ms: float | None = None,
+        profile: Profile | None = None,
+    ) -> Any:
         """Run the network on ``args`` and ``kwargs`` as a call does, within a time.
 
         Parameters
@@ -161,6 +175,12 @@ class Module:
             The inputs by name.
         deadline_ms : float, optional
             Milliseconds after which the run ends before its next kernel; at once if it is 0 or less.
+        budget_ms : float, optional
+            Milliseconds in which the run should end. At a decision one of whose sides leaves the network (an early exit) that side is
+            taken, whatever its condition says, if going on takes longer than what remains; ``last_path.cut`` says so. The result is
+            then what the model returns there, and not what it returns without a budget.
+        profile : Profile, optional
+            With a budget: what going on takes, by the 99th percentile of its runs.
 
         Raises
         ------
@@ -168,7 +188,9 @@ class Module:
             If the run had not ended by then. The module can be called again, and its state is as before the call.
         """
         given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
-        return self._run(tuple(args), dict(kwargs or {}), given)
+        if budget_ms is None:
+            return self._run(tuple(args), dict(kwargs or {}), given)
+        return self._any(tuple(args), dict(kwargs or {}), given, None, self._budgets.of(budget_ms, profile))
 
     def run_leaves(self, leaves: Sequence[Any], *, deadline_ms: float | None = None) -> tuple[int, list[Any]]:
         """Run the network on its inputs one by one, without the structures of Python around them.
@@ -208,6 +230,35 @@ class Module:
             tensors of ``out`` share memory. An input may share memory with ``out``.
         """
         return Bound(self, out)
+
+    def profile(self, capacity: int = CAPACITY) -> Recording:
+        """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.
+
+        A call allocates nothing for it in the library; it takes two looks at the clock more, and one for each kernel and decision.
+
+        Parameters
+        ----------
+        capacity : int
+            Events for which there is room: one for each kernel and each decision, and two for each call. Where there is none the
+            oldest are lost, which the profile counts. :meth:`~dycl_tvm.runtime.profile.Recording.collect` makes room.
+
+        Returns
+        -------
+        Recording
+            ``with module.profile() as p: ...``; then ``print(p)``, ``p.paths()``, ``p.save("trace.json")``.
+
+        Raises
+        ------
+        UsageError
+            If the network runs on a GPU, if the library is too old, or (in the ``with``) if the module is being profiled already.
+        """
+
+        @contextmanager
+        def session() -> Iterator[ctypes.c_void_p | None]:
+            with self._call():
+                yield None if self._model is None else self._session
+
+        return Recording(self._library, self.metadata, session, self._rings, capacity)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float, into: Targets | None = None) -> Any:
         caller = self._caller
@@ -252,7 +303,14 @@ class Module:
             finally:
                 self._busy = False
 
-    def _any(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, deadline_ms: float, into: Targets | None) -> Any:
+    def _any(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        deadline_ms: float,
+        into: Targets | None,
+        budget: Budget = NO_BUDGET,
+    ) -> Any:
         """Run on whatever inputs there are: the arguments of a call, or, if ``kwargs`` is None, leaves."""
         inputs = self._inputs
         try:
@@ -267,6 +325,7 @@ class Module:
         with self._call():
             inputs.fill(prepared)
             options.deadline_ms, options.cancel_on_signal = deadline_ms, _signal_that_stops()
+            budget.fill(options)
             self._site, self._entered = None, False
             try:
                 status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
@@ -394,16 +453,17 @@ class Module:
             self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
             entries = (capi.PathEntry * max(min(total.value, 4096), 1))()
             self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
-            site = self._site
+            site, cut = self._site, self._budgets.cut(self._session)
         branches = []
         if not self._entered:
             return Path(None, None, ())
-        for entry in entries[: written.value]:
+        omitted = total.value - written.value
+        for k, entry in enumerate(entries[: written.value], omitted):
             decision = self.metadata["decisions"][entry.decision]
             choice = entry.choice if decision["kind"] == "switch" else bool(entry.choice)
-            branches.append(Decision(entry.decision, choice, source_line(decision["origin"])))
+            branches.append(Decision(entry.decision, choice, source_line(decision["origin"]), k == cut))
         origin = None if site is None else source_line(self.metadata["sites"][site]["origin"])
-        return Path(site, origin, tuple(branches), total.value - written.value)
+        return Path(site, origin, tuple(branches), omitted)
 
     @property
     def path_key(self) -> bytes:

@@ -26,16 +26,18 @@ class SourceLine:
 class Decision:
     """One branch or switch on the way.
 
-    ``decision`` numbers the places of the network; ``choice`` is a bool for a branch, the case for a switch.
+    ``decision`` numbers the places of the network; ``choice`` is a bool for a branch, the case for a switch. ``forced`` says that the
+    run's budget took the side, and not the condition.
     """
 
     decision: int
     choice: bool | int
     origin: SourceLine
+    forced: bool = False
 
     def __str__(self) -> str:
         word = f"case {self.choice}" if not isinstance(self.choice, bool) else ("true " if self.choice else "false")
-        return f"{word} {self.origin}"
+        return f"{word} {self.origin}" + (" (forced by the budget)" if self.forced else "")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Path:
     origin: SourceLine | None
     branches: tuple[Decision, ...]
     omitted: int = 0
+
+    @property
+    def cut(self) -> Decision | None:
+        """The decision that the run's budget forced; None where all were taken by their conditions."""
+        return next((b for b in self.branches if b.forced), None)
 
     def key(self) -> tuple[Any, ...]:
         """Return what makes two paths the same: the decisions, their choices, and the return site."""

@@ -289,6 +289,30 @@ Status Session::SetState(const std::string& state) {
                                                                           : LastError(api_);
 }
 
+Status Session::StartProfile(DyclEvent* events, size_t capacity) {
+  if (!HAS(api_, profile_start)) return Missing("profile_start");
+  DyclProfileOptions options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.events = events;
+  options.capacity = capacity;
+  return api_->profile_start(session_, &options) == DYCL_OK ? Status() : LastError(api_);
+}
+
+Result<size_t> Session::ReadProfile(DyclEvent* events, size_t capacity, uint64_t* lost) {
+  if (!HAS(api_, profile_read)) return Missing("profile_read");
+  size_t written = 0;
+  if (api_->profile_read(session_, events, capacity, &written, lost) != DYCL_OK) {
+    return LastError(api_);
+  }
+  return written;
+}
+
+Status Session::StopProfile() {
+  if (!HAS(api_, profile_stop)) return Missing("profile_stop");
+  return api_->profile_stop(session_) == DYCL_OK ? Status() : LastError(api_);
+}
+
 Status Session::ManualSeed(uint64_t seed) {
   return api_->manual_seed(session_, seed) == DYCL_OK ? Status() : LastError(api_);
 }

@@ -156,6 +156,35 @@ def straight_program(*symbols: str, type_: TensorType = F4) -> Program:
     )  # fmt: skip
 
 
+def exits_program(exits: int = 3) -> Program:
+    """Early exits: each adds 1 to ``x`` and returns (x, its number) if the first element is more than ``limit``.
+
+    Behind them all ``x`` is doubled, and the first element says which of two returns.
+    """
+    limit, first, over = Reg(0, "float"), Reg(1, "float"), Reg(2, "bool")
+    regs: list[Any] = ["float"]
+    blocks, values = [], [X, *(arena(64 * k) for k in range(exits + 1))]
+    for k in range(exits):
+        first, over = Reg(len(regs), "float"), Reg(len(regs) + 1, "bool")
+        regs += ["float", "bool"]
+        item = Slot(FIRST.type, "arena", 0, 64 * k)
+        body = [call(k, "k_inc", values[k], values[k + 1]), ReadItem(first, item), HostInstr("gt", over, (first, limit), line(10 * k))]
+        then, orelse = Goto(2 * k + 1), Goto(2 * k + 2)
+        blocks.append(CodeBlock(f"part{k}", body, CondGoto(k, over, then, orelse, line(10 * k + 1, "if x[0] > limit:")), line(10 * k)))
+        blocks.append(CodeBlock(f"exit{k}", [], Leave(0, (values[k + 1], k)), line(10 * k + 2)))
+    first, over = Reg(len(regs), "float"), Reg(len(regs) + 1, "bool")
+    regs += ["float", "bool"]
+    last = [call(exits, "k_twice", values[-2], values[-1]), ReadItem(first, Slot(FIRST.type, "arena", 0, 64 * exits))]
+    last.append(HostInstr("gt", over, (first, limit), line(98)))
+    ends = Goto(len(blocks) + 1), Goto(len(blocks) + 2)
+    blocks.append(CodeBlock("last", last, CondGoto(exits, over, *ends, line(99)), line(98)))
+    blocks += [CodeBlock(name, [], Leave(0, (values[-1], number))) for name, number in (("high", 100), ("low", 200))]
+    return Program(
+        "Exits", call_structure("tensor", "float"), ["x", "limit"], [X, limit], blocks,
+        [Site(leaves("tensor", "int"), [F4, INT], line(100, "return x"))], KERNELS, [], regs, 64 * (exits + 1),
+    )  # fmt: skip
+
+
 def convert_program(dtype: str) -> Program:
     """``forward(f, i, b)``: each scalar into a tensor of that dtype and back."""
     regs = [Reg(0, "float"), Reg(1, "int"), Reg(2, "bool"), Reg(3, "float"), Reg(4, "int"), Reg(5, "bool")]

@@ -112,6 +112,16 @@ typedef struct {
    * run of this library waits for a signal, or where the signal is ignored. */
   int32_t cancel_on_signal;
   int32_t reserved;
+  /** Not 0: milliseconds from the call on in which the run should end. At a decision one of whose
+   * sides leaves the network ("leaves" in the metadata) that side is taken, whatever its condition
+   * says, if going on takes longer than what remains: see dycl_path_cut(). At the first such
+   * decision if it is less than 0. For models that run on the CPU. */
+  double budget_ms;
+  /** With a budget: how many nanoseconds going on takes at each decision, as a profile tells; those
+   * of decisions at which no side leaves do not matter. */
+  const uint64_t* needed_ns;
+  /** How many these are: "decisions" of the metadata. */
+  size_t num_needed;
 } DyclRunOptions;
 
 /** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
@@ -126,6 +136,40 @@ typedef struct {
   int32_t size;
   int32_t reserved;
 } DyclExtent;
+
+/** What an event of a profile tells. */
+enum DyclEventKind {
+  /** A run begins: begin_ns is when it was called, end_ns when its inputs were bound. */
+  DYCL_EVENT_START = 0,
+  /** A kernel ran; `index` is the call, an index into "calls" of the metadata. Calls that follow
+   * each other share the moment between them. */
+  DYCL_EVENT_CALL = 1,
+  /** A decision was taken; `index` and `choice` are those of DyclPathEntry. */
+  DYCL_EVENT_DECISION = 2,
+  /** A run has ended; begin_ns is when it was called, `index` is the return site, UINT32_MAX where
+   * it failed. */
+  DYCL_EVENT_RUN = 3
+};
+
+/** An event of a profile. Times are nanoseconds of CLOCK_MONOTONIC. */
+typedef struct {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  /** A DyclEventKind. */
+  uint32_t kind;
+  uint32_t index;
+  uint32_t choice;
+  uint32_t reserved;
+} DyclEvent;
+
+/** Where the events of a profile go. Set struct_size before the call. */
+typedef struct {
+  size_t struct_size;
+  /** A ring of `capacity` events. It belongs to the session until dycl_profile_stop() or its end.
+   */
+  DyclEvent* events;
+  size_t capacity;
+} DyclProfileOptions;
 
 /** Returns DYCL_ABI_VERSION of the model. */
 DYCL_API int32_t dycl_abi_version(void);
@@ -206,6 +250,10 @@ DYCL_API int32_t dycl_copy_output(DyclSession* session, size_t k, const DLTensor
 DYCL_API int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
                            size_t* written, uint64_t* total);
 
+/** Tells which decision of the last run was not taken by its condition but because of its budget:
+ * its place in the path, counted from 0; UINT64_MAX where all were taken by their conditions. */
+DYCL_API int32_t dycl_path_cut(const DyclSession* session, uint64_t* at);
+
 /** Writes the path of the last run as text with the user's files and lines. `*needed` is the size
  * with the closing NUL; the text is cut where `capacity` is less. */
 DYCL_API int32_t dycl_path_text(const DyclSession* session, char* buffer, size_t capacity,
@@ -234,6 +282,18 @@ DYCL_API int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t
  * the network draws what it draws there on a CPU. A new session has the seed 67280421310721, that
  * of a new torch.Generator. A network without random numbers takes any seed. */
 DYCL_API int32_t dycl_manual_seed(DyclSession* session, uint64_t seed);
+
+/** Records the runs of a session from now on. A run allocates nothing for it; where the ring is
+ * full the oldest events make room. For models that run on the CPU. */
+DYCL_API int32_t dycl_profile_start(DyclSession* session, const DyclProfileOptions* options);
+
+/** Takes up to `capacity` of the oldest events out of the ring. `*lost` (may be NULL) is how many
+ * have had to make room since the start. */
+DYCL_API int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size_t capacity,
+                                   size_t* written, uint64_t* lost);
+
+/** Ends the profile of a session; the ring is the caller's again, and what was not read is gone. */
+DYCL_API int32_t dycl_profile_stop(DyclSession* session);
 
 /** The message of this thread's last error; never NULL. */
 DYCL_API const char* dycl_last_error(void);
@@ -275,6 +335,10 @@ typedef struct {
   int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
   int32_t (*set_state)(DyclSession*, const void*, size_t);
   int32_t (*input_bounds)(size_t, DyclExtent*, size_t, size_t*);
+  int32_t (*profile_start)(DyclSession*, const DyclProfileOptions*);
+  int32_t (*profile_read)(DyclSession*, DyclEvent*, size_t, size_t*, uint64_t*);
+  int32_t (*profile_stop)(DyclSession*);
+  int32_t (*path_cut)(const DyclSession*, uint64_t*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

@@ -187,6 +187,15 @@ class Session {
   /*! \brief The state variables, for SetState() of a session of the same model. */
   Result<std::string> GetState() const;
   Status SetState(const std::string& state);
+  /*!
+   * \brief Records runs from now on in a ring of events that lives until StopProfile(): see
+   * dycl_profile_start(). For models that run on the CPU.
+   */
+  Status StartProfile(DyclEvent* events, size_t capacity);
+  /*! \brief Takes the oldest events out of the ring; the result is how many. `lost`: how many have
+   * had to make room for others. */
+  Result<size_t> ReadProfile(DyclEvent* events, size_t capacity, uint64_t* lost = nullptr);
+  Status StopProfile();
   /*! \brief Gives the random numbers of this session a seed, as torch.manual_seed does. */
   Status ManualSeed(uint64_t seed);
 

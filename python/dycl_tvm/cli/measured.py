@@ -1,0 +1,23 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The figures of a profile for the picture of the network's control flow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dycl_tvm.hcfg.measured import Measured
+
+if TYPE_CHECKING:
+    from dycl_tvm.runtime.profile import Profile
+
+
+def measured_of(profile: Profile) -> Measured:
+    """Return what stands beside the blocks and edges that a profile saw."""
+    total, lines, shares = max(profile.total, 1), {}, {}
+    kernels: dict[int, int] = {}
+    for call in profile.metadata["calls"]:
+        kernels[call["block"]] = kernels.get(call["block"], 0) + 1
+    for block, (times, took) in profile.block_runs().items():
+        shares[block] = took / total
+        lines[block] = [f"{took / total:.1%} of the time, {times:,} times {took / times / 1e3:,.1f} µs", f"{kernels.get(block, 0)} kernels"]
+    return Measured(lines, shares, profile.edges)

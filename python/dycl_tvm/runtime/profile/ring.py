@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The ring of events that a session writes while it is profiled, and the runs that the events tell of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from ctypes import POINTER, byref, c_int32, c_size_t, c_uint64, c_void_p, sizeof
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dycl_tvm.errors import UsageError
+from dycl_tvm.runtime import capi
+
+#: ``DyclEvent``, and what its ``kind`` says.
+EVENT = np.dtype([("begin", "u8"), ("end", "u8"), ("kind", "u4"), ("index", "u4"), ("choice", "u4"), ("reserved", "u4")])
+START, CALL, DECISION, RUN = range(4)
+#: Instead of the return site of a run that ended in an error.
+_FAILED = 0xFFFFFFFF
+
+
+class _Options(ctypes.Structure):
+    """``DyclProfileOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("events", c_void_p), ("capacity", c_size_t)]
+
+
+class Ring:
+    """Events of one session. Its memory must live until :meth:`stop`, or as long as the session.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+    capacity : int
+        How many events there is room for. The oldest make room for others.
+
+    Attributes
+    ----------
+    lost : int
+        Events that have made room, unread.
+    """
+
+    def __init__(self, library: ctypes.CDLL, capacity: int) -> None:
+        if capacity <= 0:
+            raise UsageError(f"a profile needs room for events, got {capacity}")
+        if not hasattr(library, "dycl_profile_start"):
+            raise UsageError("the library was built before there were profiles; build the model again")
+        self._library = library
+        self._events = np.zeros(capacity, EVENT)
+        self._read = np.zeros(capacity, EVENT)
+        self.lost = 0
+
+    def start(self, session: c_void_p) -> None:
+        """Let the session write events from its next run on."""
+        options = _Options(sizeof(_Options), self._events.ctypes.data, len(self._events))
+        self._do("dycl_profile_start", [c_void_p, POINTER(_Options)], session, byref(options))
+
+    def read(self, session: c_void_p) -> Any:
+        """Return the events since the last time, oldest first: an array that is valid until the next time."""
+        written, lost = c_size_t(), c_uint64()
+        types = [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64)]
+        self._do("dycl_profile_read", types, session, self._read.ctypes.data, len(self._read), byref(written), byref(lost))
+        self.lost = lost.value
+        return self._read[: written.value]
+
+    def stop(self, session: c_void_p) -> None:
+        """Take the memory back."""
+        self._do("dycl_profile_stop", [c_void_p], session)
+
+    def _do(self, name: str, types: list[Any], *args: Any) -> None:
+        function = getattr(self._library, name)
+        function.restype, function.argtypes = c_int32, types
+        capi.check(self._library, function(*args))
+
+
+@dataclass
+class RecordedRun:
+    """One run; times are nanoseconds.
+
+    Attributes
+    ----------
+    begin, started, end : int
+        When it was called, when its inputs were bound, when it had ended.
+    site : int or None
+        The return site; None where it failed.
+    calls : list of (int, int, int)
+        Kernel calls in order: number, begin and end.
+    decisions : list of (int, int, int)
+        Decisions in order: number, choice, when.
+    """
+
+    begin: int
+    started: int
+    end: int = 0
+    site: int | None = None
+    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    decisions: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def runs_of(events: Iterable[Any]) -> Iterator[RecordedRun | None]:
+    """Yield the runs that events tell of; None for one whose first events are lost."""
+    run: RecordedRun | None = None
+    headless = False
+    for begin, end, kind, index, choice, _ in events:
+        if kind == START:
+            run, headless = RecordedRun(begin, end), False
+        elif run is None:
+            headless = True
+        elif kind == CALL:
+            run.calls.append((index, begin, end))
+        elif kind == DECISION:
+            run.decisions.append((index, choice, begin))
+        if kind == RUN:
+            if headless:
+                yield None
+            elif run is not None:
+                run.end, run.site = end, None if index == _FAILED else index
+                yield run
+            run, headless = None, False

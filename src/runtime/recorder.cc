@@ -1,0 +1,74 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "recorder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "dispatch.h"
+
+namespace dycl {
+namespace {
+
+bool LinuxCountsCycles() {
+  char name[4] = {};
+  int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                  O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  bool does = read(file, name, sizeof(name)) == sizeof(name) && memcmp(name, "tsc\n", 4) == 0;
+  close(file);
+  return does;
+}
+
+}  // namespace
+
+void RecorderClock::Begin() {
+  counter_ = LinuxCountsCycles();
+  first_ticks_ = Ticks();
+  first_ns_ = MonotonicNs();
+}
+
+double RecorderClock::NsPerTick() const {
+  uint64_t ticks = Ticks() - first_ticks_;
+  uint64_t ns = MonotonicNs() - first_ns_;
+  return counter_ && ticks != 0 ? static_cast<double>(ns) / static_cast<double>(ticks) : 1.0;
+}
+
+size_t Recorder::Take(DyclEvent* to, size_t most) {
+  size_t taken = count_ < most ? count_ : most;
+  size_t at = next_ >= count_ ? next_ - count_ : next_ + capacity_ - count_;
+  const double ns_per_tick = clock_.NsPerTick();
+  for (size_t k = 0; k < taken; ++k) {
+    to[k] = events_[at];
+    to[k].begin_ns = clock_.Ns(to[k].begin_ns, ns_per_tick);
+    to[k].end_ns = clock_.Ns(to[k].end_ns, ns_per_tick);
+    at = at + 1 == capacity_ ? 0 : at + 1;
+  }
+  count_ -= taken;
+  return taken;
+}
+
+// Calls that follow each other share the moment between them: one look at the clock a kernel.
+bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count) {
+  Recorder* recorder = f.recorder;
+  uint64_t begin = recorder != nullptr ? recorder->Ticks() : 0;
+  for (uint32_t k = first; k < first + count; ++k) {
+    if (!MayGoOn(f) || !RunCall(f.calls[k], f.call_runs + k, k)) return false;
+    if (recorder == nullptr) continue;
+    uint64_t end = recorder->Ticks();
+    recorder->Write(DYCL_EVENT_CALL, k, 0, begin, end);
+    begin = end;
+  }
+  return true;
+}
+
+bool DecidedWatched(const Frame& f, uint32_t decision, uint32_t choice) {
+  if (f.recorder != nullptr) {
+    uint64_t now = f.recorder->Ticks();
+    f.recorder->Write(DYCL_EVENT_DECISION, decision, choice, now, now);
+  }
+  return MayGoOn(f);
+}
+
+}  // namespace dycl

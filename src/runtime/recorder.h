@@ -1,0 +1,106 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// A profile: what a run does, and when, written into a ring of events that the caller gives. A run
+// that is recorded is one of which something is asked (control.h): one that is not looks at the
+// same word before each kernel and does nothing more than without this file.
+#ifndef DYCL_RUNTIME_RECORDER_H_
+#define DYCL_RUNTIME_RECORDER_H_
+
+#include <time.h>
+
+#include "dycl/dycl.h"
+#include "program.h"
+
+namespace dycl {
+
+// Not the clock of host_clock.h: checks of a build tell that one the time.
+inline uint64_t MonotonicNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The clock of a recorder: it is read for each kernel, so it must be cheap. Where Linux makes its
+// own clock of the cycle counter, that counter is steady and the same on all cores, and is read
+// itself; its ticks become nanoseconds afterwards.
+class RecorderClock {
+ public:
+  void Begin();
+  uint64_t Ticks() const {
+#if defined(__x86_64__)
+    if (counter_) return __builtin_ia32_rdtsc();
+#endif
+    return MonotonicNs();
+  }
+  // The length of a tick, as far as it is known now.
+  double NsPerTick() const;
+  uint64_t Ns(uint64_t ticks, double ns_per_tick) const {
+    return first_ns_ +
+           static_cast<uint64_t>(static_cast<double>(ticks - first_ticks_) * ns_per_tick);
+  }
+
+ private:
+  bool counter_ = false;
+  uint64_t first_ticks_ = 0;
+  uint64_t first_ns_ = 0;
+};
+
+// Where the ring is full the oldest event makes room, and is counted as lost. Its times are ticks
+// until it is taken out.
+class Recorder {
+ public:
+  // Begins anew with an empty ring.
+  void Begin(DyclEvent* events, size_t capacity) {
+    *this = Recorder();
+    events_ = events;
+    capacity_ = capacity;
+    clock_.Begin();
+  }
+  uint64_t Ticks() const { return clock_.Ticks(); }
+  void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
+    if (count_ == capacity_) {
+      ++lost_;
+      --count_;
+    }
+    events_[next_] =
+        DyclEvent{begin, end, static_cast<uint32_t>(kind), index, choice, /*reserved=*/0};
+    next_ = next_ + 1 == capacity_ ? 0 : next_ + 1;
+    ++count_;
+  }
+  // Takes the oldest events out of the ring; returns their number.
+  size_t Take(DyclEvent* to, size_t most);
+  uint64_t lost() const { return lost_; }
+
+ private:
+  RecorderClock clock_;
+  DyclEvent* events_ = nullptr;
+  size_t capacity_ = 0;
+  size_t next_ = 0;   // where the next event goes
+  size_t count_ = 0;  // of those that lie before it
+  uint64_t lost_ = 0;
+};
+
+// The events of one run as a whole, if there is a recorder.
+class RecordedRun {
+ public:
+  explicit RecordedRun(Recorder* recorder)
+      : recorder_(recorder), begin_(recorder != nullptr ? recorder->Ticks() : 0) {}
+  // The inputs are bound: the dispatcher begins.
+  void Started() {
+    if (recorder_ != nullptr) {
+      recorder_->Write(DYCL_EVENT_START, 0, 0, begin_, recorder_->Ticks());
+    }
+  }
+  void Ended(int32_t site) {
+    if (recorder_ == nullptr) return;
+    uint32_t index = site == kRunFailed ? kNone : static_cast<uint32_t>(site);
+    recorder_->Write(DYCL_EVENT_RUN, index, 0, begin_, recorder_->Ticks());
+  }
+
+ private:
+  Recorder* recorder_;
+  uint64_t begin_;
+};
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_RECORDER_H_

@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Profiles: every kernel, decision and edge of every run is counted once, times add up, and what is missing is said."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+
+import handmade
+import numpy as np
+import pytest
+
+from dycl_tvm.errors import DeadlineError, RunError, UsageError
+from dycl_tvm.runtime import Module, load
+from dycl_tvm.runtime.profile import Profile, load_profile
+from dycl_tvm.runtime.profile.quantiles import allowed, quantile, runs_needed, upper_bound
+from dycl_tvm.runtime.profile.ring import CALL, DECISION, RUN, START, runs_of
+
+X = np.arange(4, dtype="float32")
+SUM = (X + [10, 20, 30, 40]) * 2
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("profile"))
+
+
+@pytest.fixture
+def zoo(files: tuple[Path, Path]) -> Module:
+    return load(*files)
+
+
+def test_what_ran_is_counted_once(zoo: Module) -> None:
+    keys, kernels = [], {}
+    with zoo.profile() as p:
+        for n in (0, 9, 0, 1):
+            zoo(X, n)
+            keys.append(tuple((b.decision, int(b.choice)) for b in zoo.last_path.branches))
+            for name, runs in zoo.kernels_run.items():
+                kernels[name] = kernels.get(name, 0) + runs
+    zoo(X, 0)  # behind the end
+    assert (p.runs, p.failed, p.cut, p.lost) == (4, 0, 0, 0)
+    assert {row.name: row.runs for row in p.by_kernel()} == kernels
+    assert {row.name: row.runs for row in p.by_sub_dnn()} == {f"sub_{name}": runs for name, runs in kernels.items()}
+    paths = p.paths()
+    assert [path.key for path in paths] == [keys[0], keys[1], keys[3]]
+    assert [path.share for path in paths] == [0.5, 0.25, 0.25]
+    assert [path.kernels for path in paths] == [4, 13, 2]
+    assert paths[0].bytes == 16 * (3 + 2 + 2 + 3)
+    assert "model.py:9" in str(paths[0].origin) and "model.py:10" in str(paths[2].origin)
+    # entry, head, body, exit, sum, item
+    assert p.edges == {(0, 1): 4, (1, 2): 10, (2, 1): 10, (1, 3): 4, (3, 4): 3, (3, 5): 1}
+    assert {block: n for block, (n, _) in p.block_runs().items()} == {0: 4, 1: 14, 2: 10, 3: 4, 4: 3, 5: 1}
+
+
+def test_times_add_up(zoo: Module) -> None:
+    with zoo.profile() as p:
+        for n in (0, 5):
+            zoo(X, n)
+    blocks = sum(took for _, took in p.block_runs().values())
+    assert p.total == sum(p.input_times()) + blocks == sum(p.times())
+    assert 0 < sum(row.total for row in p.by_kernel()) <= blocks
+    assert sum(row.total for row in p.by_line()) == sum(row.total for row in p.by_sub_dnn()) == sum(row.total for row in p.by_kernel())
+    for run in p.last_runs:
+        moments = [run.begin, run.started, *(m for _, *both in run.calls for m in both), run.end]
+        assert moments == sorted(moments)
+
+
+def test_a_run_is_the_same_while_it_is_profiled(zoo: Module) -> None:
+    with zoo.profile() as p:
+        np.testing.assert_array_equal(zoo(X, 0)["y"], SUM)
+        with pytest.raises(RunError, match="two is not allowed"):
+            zoo(X, 2)
+        with pytest.raises(RunError, match="k_fail"):
+            zoo(X, 3)
+        with pytest.raises(DeadlineError):
+            zoo.run((X, 2**62), deadline_ms=1)
+        zoo(X, 1)
+    assert (p.runs, p.failed) == (2, 3)
+
+
+def test_lost_events_are_counted(zoo: Module) -> None:
+    with zoo.profile(capacity=20) as p:
+        zoo(X, 0)  # 8 events
+        p.collect()
+        for n in (0, 1, 0):  # 8, 7, 8
+            zoo(X, n)
+        p.collect()
+        assert (p.runs, p.cut, p.lost) == (3, 1, 3)
+        zoo(X, 50)  # leaves room for nothing else, and not for itself
+        zoo(X, 1)
+    assert (p.runs, p.cut, p.lost) == (4, 2, 3 + 108 + 7 - 20)
+    assert "lost" in str(p)
+
+
+def test_one_at_a_time_and_never_longer_than_the_session(files: tuple[Path, Path]) -> None:
+    zoo = load(*files)
+    with zoo.profile() as p, pytest.raises(UsageError, match="already"), zoo.profile():
+        pass
+    with zoo.profile():
+        zoo.close()
+    assert p.runs == 0
+    with pytest.raises(UsageError, match="room"):
+        load(*files).profile(capacity=0)
+    other = load(*files)
+    other.profile().__enter__()  # nobody ends it, and nobody else keeps what is written to
+    gc.collect()
+    for _ in range(200):
+        np.testing.assert_array_equal(other(X, 0)["y"], SUM)
+
+
+def test_a_file_is_a_trace_and_the_profile(zoo: Module, tmp_path: Path) -> None:
+    with zoo.profile() as p:
+        for n in (0, 3, 2, 7):
+            try:
+                zoo(X, n)
+            except RunError:
+                pass
+    file = str(tmp_path / "trace.json")
+    p.save(file)
+    again = load_profile(file)
+    assert json.dumps(again.to_dict()) == json.dumps(p.to_dict())
+    assert (again.paths(), again.by_kernel(), again.by_block()) == (p.paths(), p.by_kernel(), p.by_block())
+    events = json.loads(Path(file).read_text())["traceEvents"]
+    complete = [e for e in events if e["ph"] == "X"]
+    assert sum(e["cat"] == "kernel" for e in complete) == 4 + 11
+    assert sum(e["ph"] == "i" for e in events) == 2 + 9
+    for e in complete:
+        assert e["ts"] >= 0 and e["dur"] >= 0 and e["pid"] == e["tid"] == 1
+        (run,) = [r for r in complete if r["cat"] == "run" and r["ts"] <= e["ts"] and e["ts"] + e["dur"] <= r["ts"] + r["dur"] + 2e-3]
+        assert run
+    Path(file).write_text("{}")
+    with pytest.raises(UsageError, match="no profile"):
+        load_profile(file)
+
+
+def test_the_beginning_of_a_run_may_be_missing() -> None:
+    events = [(0, 0, CALL, 3, 0, 0), (0, 9, RUN, 0, 0, 0), (10, 11, START, 0, 0, 0), (12, 12, DECISION, 0, 1, 0), (10, 20, RUN, 1, 0, 0)]
+    cut, run = runs_of(events)
+    assert cut is None
+    assert run is not None
+    assert (run.begin, run.started, run.end, run.site, run.decisions) == (10, 11, 20, 1, [(0, 1, 12)])
+
+
+def test_a_library_of_an_earlier_version_is_refused(zoo: Module) -> None:
+    old = {key: value for key, value in zoo.metadata.items() if key != "blocks"}
+    with pytest.raises(UsageError, match="build the model again"):
+        Profile(old)
+
+
+def test_order_statistics_by_hand() -> None:
+    assert [quantile(range(1, 101), p) for p in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]
+    assert quantile([7], 0.01) == 7
+    # Wilks: 59 runs for 95 % with 95 %, 93 where the largest is left out, 299 for 99 % with 95 %.
+    assert [runs_needed(0.95, 0.95), runs_needed(0.99, 0.95), runs_needed(0.95, 0.99)] == [59, 299, 90]
+    assert upper_bound(range(58), 0.95, 0.95) is None
+    for count, value, left_out in ((59, 58, 0), (92, 91, 0), (93, 91, 1)):
+        bound = upper_bound(range(count), 0.95, 0.95)
+        assert bound is not None and (bound.value, bound.left_out) == (value, left_out)
+    assert [allowed(100, 0.99, 0.95), allowed(3, 0.5, 0.5), allowed(1, 0.5, 0.9)] == [3, 1, 1]
+    many = upper_bound(range(100_000), 0.5, 0.95)
+    assert many is not None and 50_000 < many.value < 50_400  # 1.64 standard deviations are 260
+
+
+def test_a_bound_holds_as_often_as_it_says() -> None:
+    """Of a distribution with a long tail: the bound is too low in at most 1 - confidence of the cases, and not in far fewer."""
+    generator = np.random.default_rng(0)
+    p, confidence, cases = 0.9, 0.8, 2000
+    true = float(-np.log(1 - p))  # the quantile of the exponential distribution
+    low = 0
+    for _ in range(cases):
+        bound = upper_bound(sorted(generator.exponential(size=60).tolist()), p, confidence)
+        low += bound is not None and bound.value < true
+    assert 0.1 < low / cases < 0.2 + 3 * (0.2 * 0.8 / cases) ** 0.5
