@@ -69,8 +69,11 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
     int32_t status = kProgram.amx ? dycl::RequestAmx() : DYCL_OK;
     if (status != DYCL_OK) return status;
     std::unique_ptr<DyclModel> model(new DyclModel);
-    if (params_path != nullptr) {
-      status = model->params.OpenFile(params_path, how.copy_params != 0);
+    if (params_path != nullptr && how.params_from != DYCL_PARAMS_FROM_PATH) {
+      return dycl::UsageError("'params_path' and 'params_from' name two places of the params");
+    }
+    if (params_path != nullptr || how.params_from != DYCL_PARAMS_FROM_PATH) {
+      status = model->params.Open(params_path, how);
     } else if (kArtifactInfo.params_begin != nullptr) {
       status = model->params.OpenEmbedded(kArtifactInfo.params_begin, kArtifactInfo.params_end);
     } else if (kProgram.weights.size != 0) {
@@ -84,6 +87,10 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
     if (status == DYCL_OK) *out = model.release();
     return status;
   });
+}
+
+int32_t dycl_params_fd(const DyclModel* model) {
+  return model != nullptr ? model->params.sealed_fd() : -1;
 }
 
 void dycl_model_destroy(DyclModel* model) {
@@ -323,6 +330,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_get_state,
       dycl_set_state,
       dycl_input_bounds,
+      dycl_params_fd,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

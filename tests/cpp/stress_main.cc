@@ -4,6 +4,10 @@
 //
 //   stress params-file damaged-params-file...
 #include <dycl/module.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -102,6 +106,37 @@ void Work(const dycl::Module& module, int seed) {
   CHECK(session.SetDeviceBranches(false).ok());
 }
 
+// The params from everywhere else than their path.
+void OtherPlaces(const DyclApi* api, const char* path) {
+  int file = open(path, O_RDONLY);
+  struct stat info{};
+  CHECK(file >= 0 && fstat(file, &info) == 0);
+  auto size = static_cast<size_t>(info.st_size);
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  CHECK(memory != MAP_FAILED);
+  for (int32_t from = DYCL_PARAMS_FROM_MEMORY; from <= 3; ++from) {
+    for (int32_t copy = DYCL_PARAMS_MAP; copy <= DYCL_PARAMS_SEAL; ++copy) {
+      DyclModelOptions options{};
+      options.struct_size = sizeof(options);
+      options.copy_params = copy;
+      options.params_from = from;
+      options.params_fd = file;
+      options.params_size = size;
+      options.params_data = memory;
+      dycl::Result<dycl::Module> module = dycl::Module::FromApi(api, "", &options);
+      CHECK(module.ok() == (from != 3));
+      CHECK(!dycl::Module::FromApi(api, path, &options).ok());
+      options.params_size = size - 1;
+      CHECK(!dycl::Module::FromApi(api, "", &options).ok());
+      if (!module.ok()) continue;
+      CHECK((api->params_fd(module.value().handle()) >= 0) == (copy == DYCL_PARAMS_SEAL));
+      Work(module.value(), 1);
+    }
+  }
+  munmap(memory, size);
+  close(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -120,6 +155,7 @@ int main(int argc, char** argv) {
   std::thread threads[4];
   for (int t = 0; t < 4; ++t) threads[t] = std::thread(Work, std::cref(module.value()), t);
   for (std::thread& thread : threads) thread.join();
+  OtherPlaces(api, argv[1]);
   std::puts("done");
   return 0;
 }

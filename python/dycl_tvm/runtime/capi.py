@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -11,6 +12,7 @@ from dycl_tvm.errors import ArtifactError, CancelledError, DeadlineError, Device
 
 OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE, ERROR_DEVICE, ERROR_CANCELLED, ERROR_DEADLINE = range(9)
 TENSOR, INT, FLOAT, BOOL = range(4)
+PARAMS_FROM_PATH, PARAMS_FROM_MEMORY, PARAMS_FROM_DESCRIPTOR = range(3)
 
 #: DLPack's (code, bits) of each dtype.
 DL_DTYPES = {
@@ -67,7 +69,16 @@ class ModelInfo(ctypes.Structure):
 class ModelOptions(ctypes.Structure):
     """``DyclModelOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("copy_params", c_int32), ("reserved", c_int32)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("copy_params", c_int32),
+        ("reserved", c_int32),
+        ("params_from", c_int32),
+        ("params_fd", c_int32),
+        ("params_offset", c_uint64),
+        ("params_size", c_uint64),
+        ("params_data", c_void_p),
+    ]
 
 
 class RunOptions(ctypes.Structure):
@@ -80,6 +91,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_abi_version": (c_int32, []),
     "dycl_metadata": (c_char_p, []),
     "dycl_model_create_with": (c_int32, [c_char_p, POINTER(ModelOptions), POINTER(c_void_p)]),
+    "dycl_params_fd": (c_int32, [c_void_p]),
     "dycl_model_destroy": (None, [c_void_p]),
     "dycl_model_info": (c_int32, [c_void_p, POINTER(ModelInfo)]),
     "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -104,6 +116,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_last_error_kind": (c_char_p, []),
 }
 
+#: Libraries of version 0.2, which still run, have none of these.
+_SINCE_0_3 = frozenset({"dycl_params_fd"})
+
 
 def open_library(path: str) -> ctypes.CDLL:
     """Load a library and declare its functions. The caller has checked the trailer."""
@@ -113,10 +128,26 @@ def open_library(path: str) -> ctypes.CDLL:
         raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name, None)
-        if function is None:
-            raise ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
-        function.restype, function.argtypes = result, arguments
+        if function is None and name in _SINCE_0_3:
+            setattr(library, name, _missing(path, name))
+        elif function is None:
+            raise _too_old(path, name)
+        else:
+            function.restype, function.argtypes = result, arguments
     return library
+
+
+def _too_old(path: str, name: str) -> ArtifactError:
+    return ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
+
+
+def _missing(path: str, name: str) -> Callable[..., Any]:
+    """Return what stands for a function that a library of version 0.2 has not: it is missed only where it is asked for."""
+
+    def call(*_: Any) -> Any:
+        raise _too_old(path, name)
+
+    return call
 
 
 def check(library: ctypes.CDLL, status: int) -> None:

@@ -18,6 +18,7 @@ from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
+from dycl_tvm.runtime.params_place import ParamsPlace
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
@@ -56,22 +57,17 @@ class Model:
         self,
         library: ctypes.CDLL,
         metadata: dict[str, Any],
-        params: str | None,
+        params: ParamsPlace,
         classes: Classes = LOADED,
         *,
         path: str = "",
-        mmap: bool = True,
         reopen: Callable[..., Module] | None = None,
     ) -> None:
         self.library = library
         self.metadata = metadata
         self.classes = classes
-        self.path, self.params, self.mmap, self.reopen = path, params, mmap, reopen
-        handle = ctypes.c_void_p()
-        options = capi.ModelOptions(ctypes.sizeof(capi.ModelOptions), not mmap)
-        where = None if params is None else os.fsencode(params)
-        capi.check(library, library.dycl_model_create_with(where, ctypes.byref(options), ctypes.byref(handle)))
-        self.handle = handle
+        self.path, self.params, self.reopen = path, params, reopen
+        self.handle = handle = params.open(library)
         weakref.finalize(self, library.dycl_model_destroy, handle)
 
 
@@ -381,9 +377,9 @@ class Module:
 
     def __reduce__(self) -> tuple[Any, ...]:
         model = self._live()
-        if model.reopen is None:
-            raise UsageError(f"the module '{self.name}' cannot be pickled: its library has no path from which it could be loaded again")
-        files = (model.path, model.params, self._num_threads, model.classes.given, model.mmap)
+        if model.reopen is None or not model.params.can_be_reopened:
+            raise UsageError(f"the module '{self.name}' cannot be pickled: its files have no paths from which it could be loaded again")
+        files = (model.path, model.params.path, self._num_threads, model.classes.given, model.params.mmap)
         return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
 
     @property
@@ -445,6 +441,15 @@ class Module:
     def weight_bytes(self) -> int:
         """Bytes of the weights."""
         return int(self._info().weight_bytes)
+
+    @property
+    def params_fd(self) -> int:
+        """The descriptor of the sealed memory that holds the params (``load(..., mmap="sealed")``), -1 where they lie elsewhere.
+
+        It is closed with the weights. A process that inherits it, or gets it through a socket, loads it as its ``params``, shares the
+        memory, and need not trust anybody to leave it as it is.
+        """
+        return int(self._library.dycl_params_fd(self._live().handle))
 
     def _info(self) -> capi.ModelInfo:
         info, model = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo)), self._live()

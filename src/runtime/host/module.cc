@@ -92,6 +92,12 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   return status;
 }
 
+// An older library would look at the path only.
+bool NamesAPlace(const DyclModelOptions& options) {
+  return options.struct_size >= offsetof(DyclModelOptions, params_fd) &&
+         options.params_from != DYCL_PARAMS_FROM_PATH;
+}
+
 std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
                                   const std::vector<int64_t>& shape) {
   std::vector<DyclExtent> extents;
@@ -139,6 +145,9 @@ Result<Module> Module::FromApi(const DyclApi* api, const std::string& params,
   DyclModel* model = nullptr;
   const char* path = params.empty() ? nullptr : params.c_str();
   if (options != nullptr && !HAS(api, model_create_with)) return Missing("model_create_with");
+  if (options != nullptr && NamesAPlace(*options) && !HAS(api, params_fd)) {
+    return Missing("params_from");
+  }
   int32_t status = options != nullptr ? api->model_create_with(path, options, &model)
                                       : api->model_create(path, &model);
   if (status != DYCL_OK) return LastError(api);

@@ -91,14 +91,44 @@ typedef struct {
   uint32_t num_state;
 } DyclModelInfo;
 
+/** Where the bytes of a params file are. */
+enum DyclParamsFrom {
+  DYCL_PARAMS_FROM_PATH = 0,
+  DYCL_PARAMS_FROM_MEMORY = 1,
+  DYCL_PARAMS_FROM_DESCRIPTOR = 2
+};
+
+/** Who keeps the bytes of a params file while the model lives. */
+enum DyclParamsCopy {
+  /** The file is mapped, so that processes share it: who replaces it must write a new file and
+   * rename it. Memory of the caller is used where it is: it must stay as it is until the model and
+   * its sessions are destroyed, and begin at a multiple of 64 bytes; so must an offset in a file.
+   */
+  DYCL_PARAMS_MAP = 0,
+  /** They are copied into memory of the process. */
+  DYCL_PARAMS_COPY = 1,
+  /** They are copied into memory that nobody can write to or shorten any more (Linux: a memfd with
+   * all seals), which other processes can have too: dycl_params_fd(). */
+  DYCL_PARAMS_SEAL = 2
+};
+
 /** How to open a model. Set struct_size before the call; what is 0 is as in dycl_model_create(). */
 typedef struct {
   size_t struct_size;
-  /** Not 0: the params file is read into memory of the process, and may be written over or removed
-   * afterwards. 0: it is mapped, so that processes share it; who replaces it must write a new file
-   * and rename it. */
+  /** A DyclParamsCopy; any other number is as DYCL_PARAMS_COPY. What was copied may be written over
+   * or removed afterwards. */
   int32_t copy_params;
   int32_t reserved;
+  /** A DyclParamsFrom. If it is not 0, `params_path` is NULL, and the members below hold. */
+  int32_t params_from;
+  /** A file, such as a memfd or an archive that has the params file inside, uncompressed. It stays
+   * the caller's, who may close it after the call; its position is not used. */
+  int32_t params_fd;
+  /** Where in that file the params begin. */
+  uint64_t params_offset;
+  /** How many bytes they have; of a file 0 means up to its end. */
+  uint64_t params_size;
+  const void* params_data;
 } DyclModelOptions;
 
 /** How to run. Set struct_size before the call; what is 0 is as in dycl_run(). */
@@ -139,6 +169,11 @@ DYCL_API int32_t dycl_model_create(const char* params_path, DyclModel** out);
 /** dycl_model_create() with options, which may be NULL. */
 DYCL_API int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* options,
                                         DyclModel** out);
+
+/** The file descriptor of a model that was opened with DYCL_PARAMS_SEAL, -1 for others. It is the
+ * model's; a process that gets it (by inheritance, or through a socket) opens the model with
+ * DYCL_PARAMS_FROM_DESCRIPTOR and shares the memory. */
+DYCL_API int32_t dycl_params_fd(const DyclModel* model);
 
 /** Releases the model; it goes when its last session has gone. NULL is allowed. */
 DYCL_API void dycl_model_destroy(DyclModel* model);
@@ -275,6 +310,7 @@ typedef struct {
   int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
   int32_t (*set_state)(DyclSession*, const void*, size_t);
   int32_t (*input_bounds)(size_t, DyclExtent*, size_t, size_t*);
+  int32_t (*params_fd)(const DyclModel*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */
