@@ -7,6 +7,7 @@
 #include "amx.h"
 #include "dycl/dycl.h"
 #include "error.h"
+#include "log.h"
 #include "path_text.h"
 #include "session.h"
 
@@ -38,6 +39,12 @@ int32_t ReadOptions(const Options* given, Options* out) {
   return DYCL_OK;
 }
 
+int32_t ReadRunOptions(const DyclRunOptions* given, DyclRunOptions* out) {
+  if (int32_t status = ReadOptions(given, out)) return status;
+  if (out->deadline_ms == out->deadline_ms) return DYCL_OK;
+  return dycl::UsageError("'deadline_ms' is not a number");
+}
+
 int32_t NullArgument(const char* name) { return dycl::UsageError("'%s' must not be NULL", name); }
 
 }  // namespace
@@ -50,6 +57,19 @@ extern "C" {
 int32_t dycl_abi_version(void) { return DYCL_ABI_VERSION; }
 
 const char* dycl_metadata(void) { return kArtifactInfo.metadata; }
+
+const char* dycl_user_metadata(const char* key) {
+  // Keys and texts take turns.
+  for (const char* const* at = kArtifactInfo.user_metadata; key != nullptr && *at != nullptr;) {
+    if (strcmp(*at, key) == 0) return at[1];
+    at += 2;
+  }
+  return nullptr;
+}
+
+void dycl_set_log(DyclLog function, void* user, int32_t level) {
+  dycl::SetLog(function, user, level);
+}
 
 const char* dycl_last_error(void) { return dycl::LastErrorMessage(); }
 
@@ -106,7 +126,7 @@ int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   full.struct_size = info->struct_size;
   full.arena_bytes = kProgram.arena_bytes;
   full.weight_bytes = model->params.bytes();
-  full.session_bytes = DyclSession::BlockBytes();
+  full.session_bytes = DyclSession::BlockBytes(true);
   full.num_inputs = kProgram.num_given();
   full.num_sites = kProgram.sites.size;
   full.num_decisions = kProgram.decisions.size;
@@ -145,10 +165,17 @@ int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity, si
 }
 
 int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
+  return dycl_session_create_with(model, nullptr, out);
+}
+
+int32_t dycl_session_create_with(DyclModel* model, const DyclSessionOptions* options,
+                                 DyclSession** out) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(out);
   *out = nullptr;
-  return Guard([&] { return DyclSession::Create(model, out); });
+  DyclSessionOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  return Guard([&] { return DyclSession::Create(model, how, out); });
 }
 
 void dycl_session_destroy(DyclSession* session) { delete session; }
@@ -169,12 +196,31 @@ int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_input
 
 int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
                       const DyclRunOptions* options, int32_t* site) {
+  return dycl_run_into(session, inputs, num_inputs, nullptr, 0, options, site);
+}
+
+int32_t dycl_run_into(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                      const DLTensor* const* outputs, size_t num_outputs,
+                      const DyclRunOptions* options, int32_t* site) {
   CHECK_NOT_NULL(session);
   if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  if (num_outputs != 0) CHECK_NOT_NULL(outputs);
   DyclRunOptions how;
-  if (int32_t status = ReadOptions(options, &how)) return status;
-  if (how.deadline_ms != how.deadline_ms) return dycl::UsageError("'deadline_ms' is not a number");
-  return Guard([&] { return session->Run(inputs, num_inputs, how, site); });
+  if (int32_t status = ReadRunOptions(options, &how)) return status;
+  return Guard([&] { return session->Run(inputs, num_inputs, outputs, num_outputs, how, site); });
+}
+
+int32_t dycl_run_async(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                       const DLTensor* const* outputs, size_t num_outputs,
+                       const DyclRunOptions* options, DyclDone done, void* user) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(done);
+  if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  if (num_outputs != 0) CHECK_NOT_NULL(outputs);
+  DyclRunOptions how;
+  if (int32_t status = ReadRunOptions(options, &how)) return status;
+  return Guard(
+      [&] { return session->RunAsync(inputs, num_inputs, outputs, num_outputs, how, done, user); });
 }
 
 void dycl_cancel(DyclSession* session) {
@@ -331,6 +377,11 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_set_state,
       dycl_input_bounds,
       dycl_params_fd,
+      dycl_run_into,
+      dycl_session_create_with,
+      dycl_run_async,
+      dycl_set_log,
+      dycl_user_metadata,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

@@ -8,14 +8,15 @@
 #include <atomic>
 #include <csignal>
 
+#include "dycl/dycl.h"
 #include "program.h"
 
 namespace dycl {
 
 enum Asked : uint32_t { kCancel = 1, kDeadline = 2 };
 
-// Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
-void BeginControl(Frame& f, const double* deadline_ms);
+// Before a run: forgets what was asked of the run before.
+void BeginControl(Frame& f, const DyclRunOptions& options);
 // Ends the run that goes on, if one does. Nothing but an atomic operation: for signal handlers too.
 void Cancel(Frame& f);
 // Whether a run of which something is asked may go on; if not, its error is set.
@@ -46,6 +47,8 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
   // False where it was in use already.
   bool taken() const { return taken_; }
+  // Leaves it in use; who goes on with it clears the flag.
+  void Keep() { taken_ = false; }
 
  private:
   std::atomic<bool>* flag_;

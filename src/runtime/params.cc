@@ -64,6 +64,7 @@ int32_t Params::Check(const char* name, const unsigned char* bytes, size_t size)
         name, fingerprint.c_str(), kProgram.name, kArtifactInfo.fingerprint);
   }
   const unsigned char* data = bytes + 8 + header_size;
+  data_ = reinterpret_cast<const char*>(data);
   data_size_ = size - 8 - header_size;
   if (std::string want = meta->Text("data_bytes"); want != std::to_string(data_size_)) {
     return ArtifactError(

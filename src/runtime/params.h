@@ -31,6 +31,10 @@ class Params {
 
   const void* weight(uint32_t k) const { return weights_[k]; }
   uint64_t bytes() const { return data_size_; }
+  // Whether memory of the process holds weights.
+  bool Holds(const char* data, uint64_t bytes) const {
+    return data_size_ != 0 && bytes != 0 && data < data_ + data_size_ && data_ < data + bytes;
+  }
   int sealed_fd() const { return bytes_.sealed_fd(); }
 
  private:
@@ -39,6 +43,7 @@ class Params {
                                     const unsigned char* data);
 
   ParamsBytes bytes_;
+  const char* data_ = nullptr;
   uint64_t data_size_ = 0;
   std::vector<const void*> weights_;
 };

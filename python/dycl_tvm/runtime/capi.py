@@ -84,7 +84,13 @@ class ModelOptions(ctypes.Structure):
 class RunOptions(ctypes.Structure):
     """``DyclRunOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("deadline_ms", c_double), ("cancel_on_signal", c_int32), ("reserved", c_int32)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("deadline_ms", c_double),
+        ("cancel_on_signal", c_int32),
+        ("reserved", c_int32),
+        ("cancelled", c_void_p),
+    ]
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -100,6 +106,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
     "dycl_run_with": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(RunOptions), POINTER(c_int32)]),
+    "dycl_run_into": (
+        c_int32,
+        [c_void_p, POINTER(Value), c_size_t, POINTER(c_void_p), c_size_t, POINTER(RunOptions), POINTER(c_int32)],
+    ),
     "dycl_cancel": (None, [c_void_p]),
     "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
@@ -112,12 +122,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_get_state": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "dycl_set_state": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
+    "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
 }
 
 #: Libraries of version 0.2, which still run, have none of these.
-_SINCE_0_3 = frozenset({"dycl_params_fd"})
+_SINCE_0_3 = frozenset({"dycl_params_fd", "dycl_run_into", "dycl_set_log"})
 
 
 def open_library(path: str) -> ctypes.CDLL:

@@ -31,6 +31,8 @@ class Targets:
         Where each leaf of the result goes.
     addresses : tuple of int
         Of these tensors.
+    direct : array of addresses, or None
+        The same for C, if the run is to write there; None if the results are to be copied after it.
 
     Raises
     ------
@@ -38,7 +40,7 @@ class Targets:
         If they do not fit.
     """
 
-    def __init__(self, metadata: dict[str, Any], out: Any) -> None:
+    def __init__(self, metadata: dict[str, Any], out: Any, direct: bool = False) -> None:
         name, sites = metadata["name"], metadata["sites"]
         structure, types = sites[0]["structure"], sites[0]["types"]
         if any(site["structure"] != structure or site["types"] != types for site in sites):
@@ -54,6 +56,7 @@ class Targets:
         self._kept = [_target(where, leaf, want) for (where, leaf), want in zip(named, types)]
         self.tensors = [kept.struct for kept in self._kept]
         self.addresses = tuple(ctypes.addressof(tensor) for tensor in self.tensors)
+        self.direct = (ctypes.c_void_p * len(self.addresses))(*self.addresses) if direct else None
         self._ends = [_end(tensor) for tensor in self.tensors]
         self._may_move = [(where, leaf, kept.struct.data) for (where, leaf), kept in zip(named, self._kept) if is_torch(leaf)]
         places = sorted((t.data or 0, end, where) for t, end, (where, _) in zip(self.tensors, self._ends, named) if end > (t.data or 0))
