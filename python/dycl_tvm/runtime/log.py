@@ -13,6 +13,8 @@ Level = Literal["print", "warning"]
 
 #: A ``DyclLogLevel`` is the place in this list.
 _LEVELS: list[Any] = ["nothing", "print", "warning"]
+#: What C may call, by the library's handle: it lives as long as that may be.
+_kept: dict[int, Any] = {}
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 
 
@@ -22,13 +24,13 @@ def set_log(library: ctypes.CDLL, function: Callable[[Level, str], None] | None,
         raise UsageError(f"level is 'print' or 'warning', not {level!r}")
     if function is None:
         library.dycl_set_log(None, None, 1)
-        library.dycl_log = None
+        _kept.pop(library._handle, None)
         return
     given = function
 
     def called(_: int | None, what: int, text: int, size: int) -> None:
         given(_LEVELS[what], ctypes.string_at(text, size).decode("utf-8", "replace"))
 
-    kept = _FUNCTION(called)
-    library.dycl_set_log(ctypes.cast(kept, ctypes.c_void_p), None, _LEVELS.index(level))
-    library.dycl_log = kept  # it lives as long as C may call it
+    made = _FUNCTION(called)
+    library.dycl_set_log(ctypes.cast(made, ctypes.c_void_p), None, _LEVELS.index(level))
+    _kept[library._handle] = made

@@ -119,3 +119,43 @@ def test_the_interpreter_waits_for_it(files: tuple[Path, Path]) -> None:
     code += "f.add_done_callback(lambda f: print(f.result()['y'][0]))"
     done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert (done.stdout, done.returncode) == ("200022.0\n", 0), done.stderr
+
+
+def test_fork_in_the_middle_of_a_run_of_c(files: tuple[Path, Path]) -> None:
+    """The run does not go on in the child, where its session can be destroyed only; others can be used, and have threads of their own."""
+    code = """
+import ctypes, os, sys, threading, time, numpy as np, dycl_tvm
+from dycl_tvm.runtime import capi
+module, idle = (dycl_tvm.load(*sys.argv[1:]) for _ in range(2))
+library, heard, over = module._library, [], threading.Event()
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
+def done(user, status, site):
+    heard.append((status, site))
+    over.set()
+run = library.dycl_run_async
+p, size = ctypes.c_void_p, ctypes.c_size_t
+run.argtypes = [p, p, size, p, size, p, p, p]
+def start(of, n):
+    inputs = of._inputs
+    inputs.fill([inputs.prepared(0, np.ones(4, 'f4')), inputs.prepared(1, n)])
+    return run(of._session, inputs.values, 2, None, 0, None, done, None)
+assert start(idle, 0) == 0 and over.wait(30)  # it has a thread, which the child has not
+over.clear()
+assert start(module, 2**62) == 0
+time.sleep(0.05)
+child = os.fork()
+if child == 0:
+    again = start(module, 0)
+    assert again == capi.ERROR_USAGE, again
+    module._free()
+    over.clear()
+    assert start(idle, 0) == 0 and over.wait(30)
+    assert idle.run_async(np.ones(4, 'f4'), 0).result(30)['y'][0] == 22
+    os._exit(0 if heard == [(0, 0)] * 2 else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+module.cancel()
+assert over.wait(30)
+print(heard)
+"""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout == "[(0, 0), (7, -1)]\n", done.stderr
