@@ -127,10 +127,12 @@ struct LeafDesc {
   uint32_t dims;
 };
 
-// The caller's memory for a leaf may stand for the tensors of the arena that have this index.
+// The caller's memory for a leaf may stand for a home: ProgramDesc::tensors[first .. first +
+// count).
 struct DirectDesc {
   uint32_t leaf;
-  uint32_t home;
+  uint32_t first;
+  uint32_t count;
 };
 
 struct DecisionDesc {

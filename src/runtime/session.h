@@ -114,7 +114,7 @@ struct DyclSession {
   [[nodiscard]] int32_t PlaceOutputs();
   [[nodiscard]] int32_t BindOutputs(const DLTensor* const* outputs, size_t count);
   [[nodiscard]] int32_t AddTarget(uint32_t k, const DLTensor& to);
-  void PlaceHome(uint32_t home, char* data);
+  void PlaceHome(const dycl::DirectDesc& direct, char* data);
   [[nodiscard]] int32_t CopyToTargets();
   // Whether bytes lie in CPU memory of this session, or where a result of this run is to go.
   bool IsOwn(const char* data, uint64_t bytes) const;

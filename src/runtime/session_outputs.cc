@@ -100,7 +100,7 @@ int32_t DyclSession::BindOutputs(const DLTensor* const* outputs, size_t count) {
     const dycl::DirectDesc& direct = kProgram.direct[k];
     char* data = direct.leaf < count ? targets_[direct.leaf].data : nullptr;
     bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
-    PlaceHome(direct.home, aligned ? data : nullptr);
+    PlaceHome(direct, aligned ? data : nullptr);
   }
   return DYCL_OK;
 }
@@ -134,16 +134,11 @@ int32_t DyclSession::AddTarget(uint32_t k, const DLTensor& to) {
   return DYCL_OK;
 }
 
-// Puts the tensors of a home to memory of the caller, or back into the arena.
-void DyclSession::PlaceHome(uint32_t home, char* data) {
-  for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
-    const TensorDesc& desc = kProgram.tensors[t];
-    if (desc.space != dycl::Space::kArena || desc.index != home) continue;
-    char* place = data != nullptr ? data : arena_ + desc.offset;
-    // They move together.
-    if (frame_.tensors[t].data == place) return;
-    frame_.tensors[t].data = place;
-  }
+// Puts the tensors of a home, which move together, to memory of the caller, or back into the arena.
+void DyclSession::PlaceHome(const dycl::DirectDesc& direct, char* data) {
+  char* place = data != nullptr ? data : arena_ + kProgram.tensors[direct.first].offset;
+  if (frame_.tensors[direct.first].data == place) return;
+  for (uint32_t t = 0; t < direct.count; ++t) frame_.tensors[direct.first + t].data = place;
 }
 
 int32_t DyclSession::CopyToTargets() {

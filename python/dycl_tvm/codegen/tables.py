@@ -87,8 +87,8 @@ class Tables:
                 found.update((value, None) for value in block.end.values if isinstance(value, Slot))
         for slot in found:
             self._check_slot(slot)
-        # The runtime relies on it that the views of inputs stand first.
-        for slot in sorted(found, key=lambda s: _SPACES[s.space]):
+        # The runtime relies on it that the views of inputs stand first, and those of a home together.
+        for slot in sorted(found, key=lambda s: (_SPACES[s.space], s.index if s.space == "arena" else 0)):
             self.tensors[slot] = len(self.tensors)
 
     def _check_slot(self, slot: Slot) -> None:
@@ -130,7 +130,7 @@ class Tables:
             f"{{{string(name)}, {_tensor_type(w.type)}, {self.dims(w.type.shape)}}},"
             for name, w in zip(weight_names(program), program.weights)
         ]
-        direct = [f"{{{leaf}, {home}}}," for leaf, home in direct_homes(program, list(self.tensors))]
+        direct = [self._direct_row(leaf, home) for leaf, home in direct_homes(program, list(self.tensors))]
         args: list[str] = []
         calls: list[str] = []
         first = 0
@@ -216,6 +216,10 @@ class Tables:
         if isinstance(type_, TensorType):
             return f"{{Kind::kTensor, {_tensor_type(type_)}, {self.dims(type_.shape)}}},"
         return f"{{Kind::k{type_.kind.capitalize()}, DType::kBool, 0, 0}},"
+
+    def _direct_row(self, leaf: int, home: int) -> str:
+        rows = [row for slot, row in self.tensors.items() if slot.space == "arena" and slot.index == home]
+        return f"{{{leaf}, {rows[0]}, {len(rows)}}},"
 
     def _decision_row(self, decision: Decision) -> str:
         is_switch = "true" if isinstance(decision, SwitchGoto) else "false"
