@@ -139,6 +139,11 @@ class Artifact:
         return self._lowered.program.certificate
 
     @property
+    def user_metadata(self) -> dict[str, str]:
+        """What the library tells of itself in its user's words: ``build(user_metadata=...)``."""
+        return dict(self._lowered.program.user_metadata)
+
+    @property
     def ir_module(self) -> tvm.IRModule:
         """The Relax module, one global function for each sub-DNN."""
         return self._lowered.ir_module

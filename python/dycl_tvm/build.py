@@ -13,7 +13,7 @@ from dycl_tvm.compile import Accuracy
 from dycl_tvm.example_inputs import TensorSpec, written_sizes
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_staged, check_target
+from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_staged, check_target, check_user_metadata
 from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.quantization import Quantized
 from dycl_tvm.staging import StagingOptions, example_call, stage_model
@@ -56,6 +56,7 @@ def build(
     keep_print: bool = False,
     open_signs: bool = False,
     strip_source: bool = False,
+    user_metadata: Mapping[str, str] | None = None,
     verify: Level = "default",
     progress: ProgressLike = None,
 ) -> Artifact:
@@ -139,6 +140,9 @@ def build(
     strip_source : bool
         Leave the text of the model's source lines out of the library: paths and errors then show files and line numbers only. Files are
         named as Python imports them, never by where they lie on this machine.
+    user_metadata : mapping of str to str, optional
+        What the library is to tell of itself, such as ``{"version": "3"}``: ``Module.user_metadata``, ``dycl_user_metadata`` in C,
+        ``dycl-tvm inspect``. It changes nothing else: params files of builds that differ in it only fit either.
     verify : str
         How far the build proves itself before it returns: ``"default"`` within a small part of its time, ``"full"`` as far as it can,
         ``"off"`` not at all. What was proved is ``Artifact.certificate``; see docs/verification.md.
@@ -169,6 +173,7 @@ def build(
     kernel_options = check_kernel_options(machine, disable_families, accuracy, layout_planning, tune, tuning_file)
     check_passes(disable_passes)
     check_level(verify)
+    told = check_user_metadata(user_metadata)
 
     # the front end: what the model does on every path
     staging: StagingOptions = {
@@ -219,6 +224,7 @@ def build(
     proof.of_kernels(graph, lowered, machine.target, accuracy)
     lowered.program.certificate = proof.certificate().as_dict()
     lowered.program.strip_source = strip_source
+    lowered.program.user_metadata = told
 
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
     with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):

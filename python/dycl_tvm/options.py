@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from dycl_tvm import passes
@@ -108,3 +108,24 @@ def check_level(verify: str) -> None:
     """
     if verify not in get_args(Level):
         raise UsageError(f"verify is one of {', '.join(get_args(Level))}, not {verify!r}")
+
+
+def check_user_metadata(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what a library is to tell of itself in its user's words.
+
+    Raises
+    ------
+    UsageError
+        If it is more than texts by names.
+    """
+    found = dict(given or {})
+    for key, text in found.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise UsageError(f"user_metadata maps texts to texts, not {key!r} to {text!r}")
+        if not key or "\0" in key + text:
+            raise UsageError(f"user_metadata: {key!r}: a key has a character at least, and no text has a NUL")
+        try:
+            (key + text).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"user_metadata: {key!r}: {text!r} is no text that could be written (UTF-8)") from None
+    return found

@@ -11,7 +11,8 @@ struct ArtifactInfo {
   const char* metadata;     // JSON
   const char* fingerprint;  // ties the params file to this library
   const unsigned char* params_begin;
-  const unsigned char* params_end;  // both null when the weights are in a file
+  const unsigned char* params_end;   // both null when the weights are in a file
+  const char* const* user_metadata;  // a key, its text, the next key ..., null
 };
 
 extern const ArtifactInfo kArtifactInfo;

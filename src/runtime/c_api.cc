@@ -7,6 +7,7 @@
 #include "amx.h"
 #include "dycl/dycl.h"
 #include "error.h"
+#include "log.h"
 #include "path_text.h"
 #include "session.h"
 
@@ -40,6 +41,22 @@ int32_t ReadOptions(const Options* given, Options* out) {
 
 int32_t NullArgument(const char* name) { return dycl::UsageError("'%s' must not be NULL", name); }
 
+int32_t ReadRunOptions(const DyclRunOptions* given, DyclRunOptions* out) {
+  if (int32_t status = ReadOptions(given, out)) return status;
+  if (out->deadline_ms != out->deadline_ms)
+    return dycl::UsageError("'deadline_ms' is not a number");
+  if (out->budget_ms != out->budget_ms) return dycl::UsageError("'budget_ms' is not a number");
+  if (out->budget_ms == 0) return DYCL_OK;
+  if (kProgram.device != nullptr) {
+    return dycl::UsageError("a budget is for networks that run on the CPU");
+  }
+  if (out->num_needed != kProgram.decisions.size) {
+    return dycl::UsageError("'%s' has %" PRIu32 " decisions, 'needed_ns' is of %zu", kProgram.name,
+                            kProgram.decisions.size, out->num_needed);
+  }
+  return out->num_needed != 0 && out->needed_ns == nullptr ? NullArgument("needed_ns") : DYCL_OK;
+}
+
 }  // namespace
 
 #define CHECK_NOT_NULL(argument) \
@@ -50,6 +67,19 @@ extern "C" {
 int32_t dycl_abi_version(void) { return DYCL_ABI_VERSION; }
 
 const char* dycl_metadata(void) { return kArtifactInfo.metadata; }
+
+const char* dycl_user_metadata(const char* key) {
+  // Keys and texts take turns.
+  for (const char* const* at = kArtifactInfo.user_metadata; key != nullptr && *at != nullptr;) {
+    if (strcmp(*at, key) == 0) return at[1];
+    at += 2;
+  }
+  return nullptr;
+}
+
+void dycl_set_log(DyclLog function, void* user, int32_t level) {
+  dycl::SetLog(function, user, level);
+}
 
 const char* dycl_last_error(void) { return dycl::LastErrorMessage(); }
 
@@ -69,8 +99,11 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
     int32_t status = kProgram.amx ? dycl::RequestAmx() : DYCL_OK;
     if (status != DYCL_OK) return status;
     std::unique_ptr<DyclModel> model(new DyclModel);
-    if (params_path != nullptr) {
-      status = model->params.OpenFile(params_path, how.copy_params != 0);
+    if (params_path != nullptr && how.params_from != DYCL_PARAMS_FROM_PATH) {
+      return dycl::UsageError("'params_path' and 'params_from' name two places of the params");
+    }
+    if (params_path != nullptr || how.params_from != DYCL_PARAMS_FROM_PATH) {
+      status = model->params.Open(params_path, how);
     } else if (kArtifactInfo.params_begin != nullptr) {
       status = model->params.OpenEmbedded(kArtifactInfo.params_begin, kArtifactInfo.params_end);
     } else if (kProgram.weights.size != 0) {
@@ -86,6 +119,10 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
   });
 }
 
+int32_t dycl_params_fd(const DyclModel* model) {
+  return model != nullptr ? model->params.sealed_fd() : -1;
+}
+
 void dycl_model_destroy(DyclModel* model) {
   if (model != nullptr) model->Release();
 }
@@ -99,7 +136,7 @@ int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   full.struct_size = info->struct_size;
   full.arena_bytes = kProgram.arena_bytes;
   full.weight_bytes = model->params.bytes();
-  full.session_bytes = DyclSession::BlockBytes();
+  full.session_bytes = DyclSession::BlockBytes(true);
   full.num_inputs = kProgram.num_given();
   full.num_sites = kProgram.sites.size;
   full.num_decisions = kProgram.decisions.size;
@@ -138,10 +175,17 @@ int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity, si
 }
 
 int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
+  return dycl_session_create_with(model, nullptr, out);
+}
+
+int32_t dycl_session_create_with(DyclModel* model, const DyclSessionOptions* options,
+                                 DyclSession** out) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(out);
   *out = nullptr;
-  return Guard([&] { return DyclSession::Create(model, out); });
+  DyclSessionOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  return Guard([&] { return DyclSession::Create(model, how, out); });
 }
 
 void dycl_session_destroy(DyclSession* session) { delete session; }
@@ -162,23 +206,31 @@ int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_input
 
 int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
                       const DyclRunOptions* options, int32_t* site) {
+  return dycl_run_into(session, inputs, num_inputs, nullptr, 0, options, site);
+}
+
+int32_t dycl_run_into(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                      const DLTensor* const* outputs, size_t num_outputs,
+                      const DyclRunOptions* options, int32_t* site) {
   CHECK_NOT_NULL(session);
   if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  if (num_outputs != 0) CHECK_NOT_NULL(outputs);
   DyclRunOptions how;
-  if (int32_t status = ReadOptions(options, &how)) return status;
-  if (how.deadline_ms != how.deadline_ms) return dycl::UsageError("'deadline_ms' is not a number");
-  if (how.budget_ms != how.budget_ms) return dycl::UsageError("'budget_ms' is not a number");
-  if (how.budget_ms != 0) {
-    if (kProgram.device != nullptr) {
-      return dycl::UsageError("a budget is for networks that run on the CPU");
-    }
-    if (how.num_needed != kProgram.decisions.size) {
-      return dycl::UsageError("'%s' has %" PRIu32 " decisions, 'needed_ns' is of %zu",
-                              kProgram.name, kProgram.decisions.size, how.num_needed);
-    }
-    if (how.num_needed != 0 && how.needed_ns == nullptr) return NullArgument("needed_ns");
-  }
-  return Guard([&] { return session->Run(inputs, num_inputs, how, site); });
+  if (int32_t status = ReadRunOptions(options, &how)) return status;
+  return Guard([&] { return session->Run(inputs, num_inputs, outputs, num_outputs, how, site); });
+}
+
+int32_t dycl_run_async(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                       const DLTensor* const* outputs, size_t num_outputs,
+                       const DyclRunOptions* options, DyclDone done, void* user) {
+  CHECK_NOT_NULL(session);
+  CHECK_NOT_NULL(done);
+  if (num_inputs != 0) CHECK_NOT_NULL(inputs);
+  if (num_outputs != 0) CHECK_NOT_NULL(outputs);
+  DyclRunOptions how;
+  if (int32_t status = ReadRunOptions(options, &how)) return status;
+  return Guard(
+      [&] { return session->RunAsync(inputs, num_inputs, outputs, num_outputs, how, done, user); });
 }
 
 void dycl_cancel(DyclSession* session) {
@@ -367,6 +419,12 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_profile_read,
       dycl_profile_stop,
       dycl_path_cut,
+      dycl_params_fd,
+      dycl_run_into,
+      dycl_session_create_with,
+      dycl_run_async,
+      dycl_set_log,
+      dycl_user_metadata,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

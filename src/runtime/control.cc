@@ -41,21 +41,28 @@ constexpr double kLongestMs = 1e12;
 
 }  // namespace
 
-void BeginControl(Frame& f, const double* deadline_ms) {
-  if (deadline_ms != nullptr) {
-    double ms = *deadline_ms < kLongestMs ? *deadline_ms : kLongestMs;
+void BeginControl(Frame& f, const DyclRunOptions& options) {
+  uint32_t asked = 0;
+  if (options.deadline_ms != 0) {
+    // One of less than 0 is over at once.
+    double ms = options.deadline_ms < kLongestMs ? options.deadline_ms : kLongestMs;
     f.deadline_ns = NowNs() + static_cast<int64_t>(ms > 0 ? ms * 1e6 : 0);
+    asked = kDeadline;
   }
-  uint32_t asked =
-      (deadline_ms != nullptr ? kDeadline : 0u) | (f.recorder != nullptr ? kRecord : 0u);
-  __atomic_store_n(&f.asked, asked, __ATOMIC_RELAXED);
-}
-
-void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns) {
-  double ms = budget_ms < kLongestMs ? budget_ms : kLongestMs;
-  f.budget_end_ns = ms < 0 ? 0 : NowNs() + static_cast<int64_t>(ms * 1e6);
-  f.needed_ns = needed_ns;
-  __atomic_fetch_or(&f.asked, kBudget, __ATOMIC_RELAXED);
+  if (f.recorder != nullptr) asked |= kRecord;
+  if (options.budget_ms != 0) {
+    double ms = options.budget_ms < kLongestMs ? options.budget_ms : kLongestMs;
+    f.budget_end_ns = ms < 0 ? 0 : NowNs() + static_cast<int64_t>(ms * 1e6);
+    f.needed_ns = options.needed_ns;
+    asked |= kBudget;
+  }
+  if (options.cancelled == nullptr) {
+    __atomic_store_n(&f.asked, asked, __ATOMIC_RELAXED);
+    return;
+  }
+  // First this, then the number: who sets the number and then cancels is seen here or there.
+  __atomic_exchange_n(&f.asked, asked, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(options.cancelled, __ATOMIC_SEQ_CST) != 0) Cancel(f);
 }
 
 bool MustLeave(Frame& f, uint32_t decision) {
@@ -95,7 +102,7 @@ CancelOnSignal::~CancelOnSignal() {
   }
 }
 
-void Cancel(Frame& f) { __atomic_fetch_or(&f.asked, kCancel, __ATOMIC_RELAXED); }
+void Cancel(Frame& f) { __atomic_fetch_or(&f.asked, kCancel, __ATOMIC_SEQ_CST); }
 
 bool MayGoOn(const Frame& f) {
   uint32_t asked = __atomic_load_n(&f.asked, __ATOMIC_RELAXED);

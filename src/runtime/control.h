@@ -8,17 +8,15 @@
 #include <atomic>
 #include <csignal>
 
+#include "dycl/dycl.h"
 #include "program.h"
 
 namespace dycl {
 
 enum Asked : uint32_t { kCancel = 1, kDeadline = 2, kRecord = 4, kBudget = 8 };
 
-// Before a run: forgets what was asked of the run before. A deadline of 0 or less is over at once.
-void BeginControl(Frame& f, const double* deadline_ms);
-// After it: until when the run is to have ended, and the nanoseconds that going on takes at each
-// decision.
-void BeginBudget(Frame& f, double budget_ms, const uint64_t* needed_ns);
+// Before a run: forgets what was asked of the run before.
+void BeginControl(Frame& f, const DyclRunOptions& options);
 // Whether a run with a budget has to leave at a decision whose other side it was about to take.
 // Takes that side out of the path again.
 bool MustLeave(Frame& f, uint32_t decision);
@@ -52,6 +50,8 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
   // False where it was in use already.
   bool taken() const { return taken_; }
+  // Leaves it in use; who goes on with it clears the flag.
+  void Keep() { taken_ = false; }
 
  private:
   std::atomic<bool>* flag_;

@@ -1,5 +1,5 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// Python's print: the text of host scalars, on the standard output.
+// Python's print: the text of host scalars, on the standard output or where the program wants it.
 #ifndef DYCL_RUNTIME_HOST_PRINT_H_
 #define DYCL_RUNTIME_HOST_PRINT_H_
 
@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "log.h"
 
 namespace dycl {
 namespace ops {
@@ -57,22 +59,15 @@ struct ShortestDigits {
 // Writes the pieces of one print in their order; other threads do not come between them.
 class Printer {
  public:
-  Printer() { flockfile(stdout); }
-  ~Printer() {
-    std::fflush(stdout);
-    funlockfile(stdout);
-  }
-  Printer(const Printer&) = delete;
-  Printer& operator=(const Printer&) = delete;
-
   Printer& Text(const char* text, size_t size) {
-    std::fwrite(text, 1, size, stdout);
+    log_.Add(text, size);
     return *this;
   }
   Printer& Bool(bool value) { return value ? Text("True", 4) : Text("False", 5); }
   Printer& Int(int64_t value) {
-    std::printf("%lld", static_cast<long long>(value));
-    return *this;
+    char text[24];
+    int size = std::snprintf(text, sizeof(text), "%lld", static_cast<long long>(value));
+    return Text(text, static_cast<size_t>(size));
   }
   // As repr() has it: digits with a point from 1e-4 to below 1e16, an exponent beyond.
   Printer& Float(double value) {
@@ -84,8 +79,10 @@ class Printer {
     if (s.exponent < -4 || s.exponent >= 16) {
       Text(s.digits, 1);
       if (s.count > 1) Text(".", 1).Text(s.digits + 1, s.count - 1);
-      std::printf("e%c%02d", s.exponent < 0 ? '-' : '+', std::abs(s.exponent));
-      return *this;
+      char text[24];
+      int size = std::snprintf(text, sizeof(text), "e%c%02d", s.exponent < 0 ? '-' : '+',
+                               std::abs(s.exponent));
+      return Text(text, static_cast<size_t>(size));
     }
     const int whole = s.exponent + 1;
     if (whole <= 0) return Text("0.", 2).Zeros(-whole).Text(s.digits, s.count);
@@ -97,6 +94,8 @@ class Printer {
 
  private:
   Printer& Zeros(int count) { return Text("0000000000000000", count); }
+
+  LogText log_{DYCL_LOG_PRINT};
 };
 
 }  // namespace ops

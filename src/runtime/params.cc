@@ -1,12 +1,6 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include "params.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <string>
 
@@ -32,55 +26,10 @@ std::string ShapeText(const std::string& dtype, const std::vector<int64_t>& shap
 
 }  // namespace
 
-Params::~Params() {
-  if (mapping_ != nullptr) munmap(mapping_, mapping_size_);
-}
-
-int32_t Params::OpenFile(const char* path, bool copy) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ArtifactError("cannot open the params file '%s': %s", path, strerror(errno));
-  struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < 8) {
-    close(fd);
-    return ArtifactError("'%s' is not a params file: it is shorter than a header", path);
-  }
-  size_t size = static_cast<size_t>(info.st_size);
-  void* memory =
-      copy ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-           : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  int code = errno;
-  int32_t status = DYCL_OK;
-  if (memory == MAP_FAILED) {
-    status = copy ? MemoryError(size)
-                  : ArtifactError("cannot map the params file '%s': %s", path, strerror(code));
-  } else {
-    mapping_ = memory;
-    mapping_size_ = size;
-    if (copy) status = Read(path, fd);
-    if (status == DYCL_OK) status = Check(path, static_cast<const unsigned char*>(memory), size);
-  }
-  struct stat now;
-  if (status == DYCL_OK &&
-      (fstat(fd, &now) != 0 || now.st_size != info.st_size ||
-       now.st_mtim.tv_sec != info.st_mtim.tv_sec || now.st_mtim.tv_nsec != info.st_mtim.tv_nsec)) {
-    status = ArtifactError("the params file '%s' changed while it was read", path);
-  }
-  close(fd);
-  return status;
-}
-
-int32_t Params::Read(const char* path, int fd) {
-  char* to = static_cast<char*>(mapping_);
-  for (size_t done = 0; done < mapping_size_;) {
-    ssize_t n = read(fd, to + done, mapping_size_ - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ArtifactError("cannot read the params file '%s': %s", path, strerror(errno));
-    if (n == 0) return ArtifactError("the params file '%s' became shorter while it was read", path);
-    done += static_cast<size_t>(n);
-  }
-  // Nothing writes weights from here on: whoever tries is seen.
-  mprotect(mapping_, mapping_size_, PROT_READ);
-  return DYCL_OK;
+int32_t Params::Open(const char* path, const DyclModelOptions& options) {
+  int32_t status = bytes_.Open(path, options);
+  if (status == DYCL_OK) status = Check(bytes_.name(), bytes_.begin(), bytes_.size());
+  return status == DYCL_OK ? bytes_.Settle() : status;
 }
 
 int32_t Params::OpenEmbedded(const unsigned char* begin, const unsigned char* end) {
@@ -88,6 +37,9 @@ int32_t Params::OpenEmbedded(const unsigned char* begin, const unsigned char* en
 }
 
 int32_t Params::Check(const char* name, const unsigned char* bytes, size_t size) {
+  if (size < 8) {
+    return ArtifactError("'%s' is not a params file: it is shorter than a header", name);
+  }
   uint64_t header_size = 0;
   for (int i = 7; i >= 0; --i) header_size = header_size << 8 | bytes[i];
   Json header;
@@ -112,6 +64,7 @@ int32_t Params::Check(const char* name, const unsigned char* bytes, size_t size)
         name, fingerprint.c_str(), kProgram.name, kArtifactInfo.fingerprint);
   }
   const unsigned char* data = bytes + 8 + header_size;
+  data_ = reinterpret_cast<const char*>(data);
   data_size_ = size - 8 - header_size;
   if (std::string want = meta->Text("data_bytes"); want != std::to_string(data_size_)) {
     return ArtifactError(

@@ -46,7 +46,9 @@ union Scalar {
   bool b;
 };
 
-// A tensor at a fixed place. `dims` is the first of `ndim` extents in ProgramDesc::dims.
+// A tensor at a fixed place. `index` is its number in its space, or of the arena its home: tensors
+// of one home, which is not 0, may be elsewhere, together. `dims` is the first of `ndim` extents in
+// ProgramDesc::dims.
 struct TensorDesc {
   Space space;
   DType dtype;
@@ -111,9 +113,27 @@ struct InputPair {
   Kind kind;
 };
 
+// The leaves of a return site: ProgramDesc::leaves[first_leaf .. first_leaf + num_leaves).
 struct SiteDesc {
   uint32_t num_leaves;
   uint32_t origin;  // kNone where unknown
+  uint32_t first_leaf;
+};
+
+// What a leaf is: of a tensor the largest that it can be.
+struct LeafDesc {
+  Kind kind;
+  DType dtype;
+  uint16_t ndim;
+  uint32_t dims;
+};
+
+// The caller's memory for a leaf may stand for a home: ProgramDesc::tensors[first .. first +
+// count).
+struct DirectDesc {
+  uint32_t leaf;
+  uint32_t first;
+  uint32_t count;
 };
 
 struct DecisionDesc {
@@ -316,6 +336,8 @@ struct ProgramDesc {
   Table<SizedDim> sized_dims;
   Table<InputPair> input_pairs;
   Table<SiteDesc> sites;
+  Table<LeafDesc> leaves;
+  Table<DirectDesc> direct;
   Table<DecisionDesc> decisions;
   Table<StateDesc> state;
   Table<WeightDesc> weights;

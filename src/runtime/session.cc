@@ -67,12 +67,16 @@ struct Layout {
   int64_t* view_strides;
   int64_t* view_shapes;
   char** output_data;
+  dycl::Target* targets;
+  DyclValue* later_inputs;
+  const DLTensor** later_outputs;
 };
 
-uint64_t Carve(char* block, Layout* l) {
+// `arena`: whether the arena is a part of the block, its first.
+uint64_t Carve(char* block, bool arena, Layout* l) {
   Carver c(block);
   bool on_device = kProgram.device != nullptr;
-  l->arena = c.Take(on_device ? 0 : kProgram.arena_bytes);
+  l->arena = c.Take(arena && !on_device ? kProgram.arena_bytes : 0);
   l->tensors = c.Take<DLTensor>(kProgram.tensors.size);
   l->args = c.Take<TVMFFIAny>(kProgram.args.size);
   l->calls = c.Take<dycl::Call>(kProgram.calls.size);
@@ -94,6 +98,9 @@ uint64_t Carve(char* block, Layout* l) {
     if (block != nullptr) l->staging[k] = place;
   }
   l->output_data = c.Take<char*>(kProgram.max_leaves);
+  l->targets = c.Take<dycl::Target>(kProgram.max_leaves);
+  l->later_inputs = c.Take<DyclValue>(kProgram.num_given());
+  l->later_outputs = c.Take<const DLTensor*>(kProgram.max_leaves);
   for (uint32_t k = 0; k < kProgram.state.size; ++k) {
     if (kProgram.state[k].kind != Kind::kTensor || on_device) continue;
     char* place = c.Take(BytesOf(kProgram.tensors[kProgram.state[k].tensor]));
@@ -104,14 +111,38 @@ uint64_t Carve(char* block, Layout* l) {
 
 }  // namespace
 
-uint64_t DyclSession::BlockBytes() {
+uint64_t DyclSession::BlockBytes(bool arena) {
   Layout layout;
-  return Carve(nullptr, &layout);
+  return Carve(nullptr, arena, &layout);
 }
 
-int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
+int32_t DyclSession::CheckArena(const DyclModel& model, const DyclSessionOptions& options) {
+  auto* arena = static_cast<char*>(options.arena);
+  if (arena == nullptr) {
+    return options.arena_bytes == 0 ? DYCL_OK : dycl::UsageError("'arena' must not be NULL");
+  }
+  if (model.device != nullptr) {
+    return dycl::UsageError("'%s' has its arena on the GPU; it cannot be memory of the caller",
+                            kProgram.name);
+  }
+  if (options.arena_bytes < kProgram.arena_bytes) {
+    return dycl::UsageError("the arena has %" PRIu64 " bytes, '%s' needs %" PRIu64,
+                            options.arena_bytes, kProgram.name, kProgram.arena_bytes);
+  }
+  if ((reinterpret_cast<uintptr_t>(arena) & (kAlign - 1)) != 0) {
+    return dycl::UsageError("the arena must begin at a multiple of %" PRIu64 " bytes", kAlign);
+  }
+  if (model.params.Holds(arena, options.arena_bytes)) {
+    return dycl::UsageError("the arena lies in the weights");
+  }
+  return DYCL_OK;
+}
+
+int32_t DyclSession::Create(DyclModel* model, const DyclSessionOptions& options,
+                            DyclSession** out) {
+  if (int32_t status = CheckArena(*model, options)) return status;
   std::unique_ptr<DyclSession> session(new (std::nothrow) DyclSession(model));
-  uint64_t bytes = BlockBytes();
+  uint64_t bytes = BlockBytes(options.arena == nullptr);
   void* block = nullptr;
   if (session == nullptr) return dycl::MemoryError(sizeof(DyclSession));
   model->references.fetch_add(1);
@@ -121,7 +152,7 @@ int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
   if (model->device != nullptr) {
     if (int32_t status = model->device->CreateSession(&session->device_)) return status;
   }
-  session->Bind();
+  session->Bind(static_cast<char*>(options.arena));
   if (session->device_ != nullptr) {
     if (int32_t status = session->device_->Bind(session->frame_)) return status;
   }
@@ -131,6 +162,7 @@ int32_t DyclSession::Create(DyclModel* model, DyclSession** out) {
 }
 
 DyclSession::~DyclSession() {
+  EndAsync();
   device_.reset();
   for (uint32_t c = 0; frame_.calls != nullptr && c < kProgram.calls.size; ++c) {
     frame_.calls[c].state->Release();
@@ -140,12 +172,14 @@ DyclSession::~DyclSession() {
   model_->Release();
 }
 
-void DyclSession::Bind() {
+void DyclSession::Bind(char* arena) {
   Layout l;
-  // The arena may hold anything; the tables after it begin as zeros.
-  uint64_t arena = device_ ? 0 : (kProgram.arena_bytes + kAlign - 1) / kAlign * kAlign;
-  memset(block_ + arena, 0, block_bytes_ - arena);
-  Carve(block_, &l);
+  Carve(block_, arena == nullptr, &l);
+  // The arena may hold anything; the tables after it begin as zeros. Then the places go into them.
+  auto* tables = reinterpret_cast<char*>(l.tensors);
+  memset(tables, 0, block_bytes_ - static_cast<uint64_t>(tables - block_));
+  Carve(block_, arena == nullptr, &l);
+  arena_ = arena != nullptr ? arena : l.arena;
   inputs_data_ = l.input_data;
   staging_ = l.staging;
   state_tensors_ = l.state_tensors;
@@ -154,6 +188,9 @@ void DyclSession::Bind() {
   view_strides_ = l.view_strides;
   view_shapes_ = l.view_shapes;
   output_data_ = l.output_data;
+  targets_ = l.targets;
+  later_.inputs = l.later_inputs;
+  later_.outputs = l.later_outputs;
 
   for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
     const TensorDesc& desc = kProgram.tensors[t];
@@ -170,7 +207,7 @@ void DyclSession::Bind() {
     }
     switch (desc.space) {
       case Space::kArena:
-        tensor.data = l.arena + desc.offset;
+        tensor.data = arena_ + desc.offset;
         break;
       case Space::kInput:
         tensor.data = l.staging[desc.index];
@@ -317,7 +354,7 @@ int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
   bool whole = dycl::TensorBytes(*given) == bytes;  // else it is less than its buffer has room for
   // A view of this session's own memory (the output of its last run) would be written over.
-  bool own = data + bytes > block_ && data < block_ + block_bytes_;
+  bool own = IsOwn(data, bytes);
   char* staging = staging_[desc.index];
   // A view of an input that the last run has returned, and the inputs before may have been written
   // over.
@@ -328,7 +365,7 @@ int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   }
   if (bytes == 0) {
     PlaceInput(desc.index, staging);
-  } else if (aligned && !own && whole && dycl::IsContiguous(*given)) {
+  } else if (aligned && !own && whole && dycl::IsContiguous(*given) && !IsTarget(data, bytes)) {
     PlaceInput(desc.index, data);
   } else {
     dycl::CopyToFront(*given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging);
@@ -369,18 +406,31 @@ int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
                           kNames[static_cast<int>(want.kind)], given);
 }
 
-int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DyclRunOptions& options,
-                         int32_t* site) {
-  if (num_inputs != kProgram.num_given()) {
-    return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
-                            num_inputs);
-  }
+int32_t DyclSession::CheckCount(size_t num_inputs) {
+  if (num_inputs == kProgram.num_given()) return DYCL_OK;
+  return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
+                          num_inputs);
+}
+
+int32_t DyclSession::AlreadyRunning() {
+  return dycl::UsageError(
+      "the session is already running in another thread; give each thread its own");
+}
+
+int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DLTensor* const* outputs,
+                         size_t num_outputs, const DyclRunOptions& options, int32_t* site) {
+  if (int32_t status = CheckCount(num_inputs)) return status;
   dycl::InUse use(&running_);
-  if (!use.taken()) {
-    return dycl::UsageError(
-        "the session is already running in another thread; give each thread its own");
-  }
-  int32_t status = RunBound(inputs, options);
+  if (!use.taken()) return AlreadyRunning();
+  dycl::BeginControl(frame_, options);
+  return RunBegun(inputs, outputs, num_outputs, options, site);
+}
+
+int32_t DyclSession::RunBegun(const DyclValue* inputs, const DLTensor* const* outputs,
+                              size_t num_outputs, const DyclRunOptions& options, int32_t* site) {
+  int32_t status = BindOutputs(outputs, num_outputs);
+  if (status == DYCL_OK) status = RunBound(inputs, options);
+  if (status == DYCL_OK) status = CopyToTargets();
   if (status != DYCL_OK) site_ = dycl::kRunFailed;
   if (site != nullptr) *site = site_;
   return status;
@@ -388,10 +438,8 @@ int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DyclR
 
 int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& options) {
   dycl::RecordedRun recorded(frame_.recorder);
-  dycl::BeginControl(frame_, options.deadline_ms != 0 ? &options.deadline_ms : nullptr);
   dycl::CancelOnSignal interruptible(&frame_, options.cancel_on_signal);
   site_ = dycl::kRunFailed;
-  if (options.budget_ms != 0) dycl::BeginBudget(frame_, options.budget_ms, options.needed_ns);
   frame_.path_count = 0;
   frame_.cut_at = dycl::kNotCut;
   frame_.stack.used = 0;
@@ -447,7 +495,8 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
     }
     bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
     uint64_t there_are = dycl::TensorBytes(given);
-    if (bytes != 0 && aligned && there_are == bytes && !device_->Owns(data, bytes)) {
+    if (bytes != 0 && aligned && there_are == bytes && !device_->Owns(data, bytes) &&
+        !IsTarget(data, bytes)) {
       PlaceInput(desc.index, data);
       return DYCL_OK;
     }
@@ -467,67 +516,4 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
   }
   PlaceInput(desc.index, place);
   return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::LastStatus();
-}
-
-int32_t DyclSession::PlaceOutputs() {
-  uint32_t leaves = kProgram.sites[static_cast<uint32_t>(site_)].num_leaves;
-  char* host = device_->host_outputs();
-  for (uint32_t k = 0; k < leaves; ++k) {
-    if (frame_.outputs[k].kind != Kind::kTensor) continue;
-    const DLTensor& tensor = frame_.tensors[frame_.outputs[k].tensor];
-    output_data_[k] = device_inputs_ ? static_cast<char*>(tensor.data) : host;
-    if (device_inputs_) continue;
-    uint64_t bytes = BytesOf(kProgram.tensors[frame_.outputs[k].tensor]);
-    if (!device_->Download(host, tensor.data, bytes)) return dycl::LastStatus();
-    host += (bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  return DYCL_OK;
-}
-
-int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
-  if (site_ == dycl::kRunFailed)
-    return dycl::UsageError("there is no output: no run has succeeded");
-  uint32_t leaves = kProgram.sites[static_cast<uint32_t>(site_)].num_leaves;
-  if (k >= leaves) return dycl::UsageError("output %zu was asked for, the run gave %u", k, leaves);
-  const dycl::Output& output = frame_.outputs[k];
-  memset(out, 0, sizeof(*out));
-  out->type = static_cast<int32_t>(output.kind);
-  switch (output.kind) {
-    case Kind::kTensor: {
-      // Unlike for kernels, strides are given: DLPack 1.2 wants them.
-      DLTensor& view = views_[k];
-      view = frame_.tensors[output.tensor];
-      if (device_ != nullptr) {
-        view.data = output_data_[k];
-        if (!device_inputs_) view.device = DLDevice{kDLCPU, 0};
-      }
-      view.strides = view_strides_ + k * MaxRank();
-      if (output.along != dycl::kNone) {
-        int64_t* shape = view_shapes_ + k * MaxRank();
-        bool several = (output.along & dycl::kSeveral) != 0;
-        for (int d = 0; d < view.ndim; ++d) {
-          if (!several || (output.along >> d & 1) == 0) shape[d] = view.shape[d];
-        }
-        if (!several) shape[output.along] = output.scalar.i;
-        view.shape = shape;
-      }
-      int64_t stride = 1;
-      for (int d = view.ndim - 1; d >= 0; --d) {
-        view.strides[d] = stride;
-        stride *= view.shape[d];
-      }
-      out->u.tensor = &view;
-      break;
-    }
-    case Kind::kInt:
-      out->u.v_int = output.scalar.i;
-      break;
-    case Kind::kFloat:
-      out->u.v_float = output.scalar.f;
-      break;
-    case Kind::kBool:
-      out->u.v_bool = output.scalar.b ? 1 : 0;
-      break;
-  }
-  return DYCL_OK;
 }

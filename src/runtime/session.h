@@ -14,6 +14,19 @@
 #include "program.h"
 #include "recorder.h"
 #include "thread_pool.h"
+#include "worker.h"
+
+namespace dycl {
+
+// Where the caller wants a result of this run; none was given: nowhere.
+struct Target {
+  char* data;
+  uint64_t bytes;  // of the largest that the result can be
+  DLDevice device;
+  bool given;
+};
+
+}  // namespace dycl
 
 struct DyclModel {
   dycl::Params params;
@@ -28,17 +41,26 @@ struct DyclModel {
 struct DyclSession {
  public:
   // Returns a DyclStatus.
-  [[nodiscard]] static int32_t Create(DyclModel* model, DyclSession** out);
+  [[nodiscard]] static int32_t Create(DyclModel* model, const DyclSessionOptions& options,
+                                      DyclSession** out);
   ~DyclSession();
   DyclSession(const DyclSession&) = delete;
   DyclSession& operator=(const DyclSession&) = delete;
 
-  static uint64_t BlockBytes();
+  // Bytes of its memory, with its arena or without.
+  static uint64_t BlockBytes(bool arena);
 
   [[nodiscard]] int32_t SetNumThreads(int32_t num_threads);
   [[nodiscard]] int32_t SetDeviceBranches(bool on);
+  // Results go to the tensors `outputs`; null ones, and others, stay in the session.
   [[nodiscard]] int32_t Run(const DyclValue* inputs, size_t num_inputs,
+                            const DLTensor* const* outputs, size_t num_outputs,
                             const DyclRunOptions& options, int32_t* site);
+  // Has a thread of the session do it; `done` is called there once the run is over, unless this
+  // returns an error. The arrays are copied.
+  [[nodiscard]] int32_t RunAsync(const DyclValue* inputs, size_t num_inputs,
+                                 const DLTensor* const* outputs, size_t num_outputs,
+                                 const DyclRunOptions& options, DyclDone done, void* user);
   // Ends the run that goes on. For other threads and signal handlers.
   void Cancel() { dycl::Cancel(frame_); }
   // Returns a DyclStatus: a device may fail.
@@ -71,7 +93,10 @@ struct DyclSession {
  private:
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
-  void Bind();
+  [[nodiscard]] static int32_t CheckArena(const DyclModel& model,
+                                          const DyclSessionOptions& options);
+  // `arena` is the caller's, or null.
+  void Bind(char* arena);
   // Calls use(scalar, tensor, bytes) on each state variable, which is one of the two.
   template <class Use>
   [[nodiscard]] int32_t EachState(Use use);
@@ -82,10 +107,25 @@ struct DyclSession {
   [[nodiscard]] int32_t BindSizes(const DyclValue* inputs);
   [[nodiscard]] int32_t BindTensor(uint32_t k, const DLTensor* given);
   [[nodiscard]] int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
+  [[nodiscard]] static int32_t CheckCount(size_t num_inputs);
+  [[nodiscard]] static int32_t AlreadyRunning();
+  // Of a session that is marked as running, whose control has begun.
+  [[nodiscard]] int32_t RunBegun(const DyclValue* inputs, const DLTensor* const* outputs,
+                                 size_t num_outputs, const DyclRunOptions& options, int32_t* site);
+  void RunLater();
+  // Ends a run that goes on in the session's thread, and the thread.
+  void EndAsync();
   [[nodiscard]] int32_t RunBound(const DyclValue* inputs, const DyclRunOptions& options);
   // Runs the dispatcher; on a device then brings the outputs to where the inputs were.
   [[nodiscard]] int32_t RunProgram();
   [[nodiscard]] int32_t PlaceOutputs();
+  [[nodiscard]] int32_t BindOutputs(const DLTensor* const* outputs, size_t count);
+  [[nodiscard]] int32_t AddTarget(uint32_t k, const DLTensor& to);
+  void PlaceHome(const dycl::DirectDesc& direct, char* data);
+  [[nodiscard]] int32_t CopyToTargets();
+  // Whether bytes lie in CPU memory of this session, or where a result of this run is to go.
+  bool IsOwn(const char* data, uint64_t bytes) const;
+  bool IsTarget(const char* data, uint64_t bytes) const;
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 
@@ -103,11 +143,24 @@ struct DyclSession {
   std::unique_ptr<dycl::DeviceSession> device_;
   bool device_inputs_ = false;    // whether an input of this run lies on the device
   char** output_data_ = nullptr;  // where the outputs of a run on a device lie
+  char* arena_ = nullptr;         // of a program that runs on the CPU
+  dycl::Target* targets_ = nullptr;
+  uint32_t num_targets_ = 0;
   int32_t site_ = dycl::kRunFailed;
   int32_t num_threads_ = 0;
   std::unique_ptr<dycl::ThreadPool> pool_;  // null: the shared one
   std::atomic<bool> running_{false};
   dycl::Recorder recorder_;
+  // The run that its thread does, or has done last.
+  struct {
+    DyclValue* inputs;
+    const DLTensor** outputs;
+    size_t num_outputs;
+    DyclRunOptions options;
+    DyclDone done;
+    void* user;
+  } later_{};
+  std::unique_ptr<dycl::Worker> worker_;  // null before the first such run
 };
 
 #endif  // DYCL_RUNTIME_SESSION_H_

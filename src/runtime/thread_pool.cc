@@ -3,16 +3,16 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
 #include <cstdlib>
-#include <initializer_list>
 #include <new>
 
+#include "log.h"
 #include "process_pool.h"
+#include "worker.h"
 
 namespace dycl {
 namespace {
@@ -67,18 +67,15 @@ ThreadPool::ThreadPool(int num_threads) {
   // Not an exception: kernels call, through whose frames none may go.
   workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
   if (workers_ == nullptr) return;
-  // Signals belong to the threads of the host program, but a fault to the thread that makes it:
-  // blocked, it would end the process without asking the program's handler.
-  sigset_t all, before;
-  sigfillset(&all);
-  for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) sigdelset(&all, fault);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int i = 0; i + 1 < num_threads; ++i) {
     workers_[i] = Worker{this, i, {}};
-    if (pthread_create(&workers_[i].thread, nullptr, WorkerMain, &workers_[i]) != 0) break;
+    if (!StartThread(&workers_[i].thread, WorkerMain, &workers_[i])) {
+      Warn("the system refuses more than %d threads; kernels run on fewer than %d", i + 1,
+           num_threads);
+      break;
+    }
     ++num_workers_;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ThreadPool::~ThreadPool() {

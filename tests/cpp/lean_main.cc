@@ -43,8 +43,10 @@ bool Lifetime(const std::string& library, const std::string& params, long at) {
     return status.kind() == "MemoryError" || status.message().find("memory") != std::string::npos;
   };
   Call call;
-  DyclModelOptions copy = {sizeof(copy), 1, 0};
-  auto module = dycl::Module::Load(library, params, at % 2 != 0 ? &copy : nullptr);
+  DyclModelOptions copy{};
+  copy.struct_size = sizeof(copy);
+  copy.copy_params = static_cast<int32_t>(at % 3);
+  auto module = dycl::Module::Load(library, params, at % 3 != 0 ? &copy : nullptr);
   CHECK(module.ok() || excused(module.status()));
   if (!module.ok()) return false;
   auto made = module.value().NewSession();

@@ -4,13 +4,22 @@
 //
 //   stress params-file damaged-params-file...
 #include <dycl/module.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #define CHECK(condition)                                                 \
   do {                                                                   \
@@ -125,6 +134,175 @@ void Work(const dycl::Module& module, int seed) {
   Profile(session, image);
 }
 
+// Two sessions that compute in one arena of the caller, one after the other, into tensors of
+// theirs.
+void MemoryOfTheCaller(const dycl::Module& module) {
+  const uint64_t bytes = module.Info().arena_bytes;
+  std::vector<char> room(static_cast<size_t>(bytes) + 64 + 64);
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64;
+  char* arena = room.data() + (begin - reinterpret_cast<uintptr_t>(room.data()));
+  DyclSessionOptions options{};
+  options.struct_size = sizeof(options);
+  CHECK(module.NewSession(&options).ok());
+  options.arena_bytes = bytes;
+  CHECK(module.NewSession(&options).status().kind() == "UsageError");
+  options.arena = arena + 8;
+  CHECK(module.NewSession(&options).status().message().find("multiple of 64") != std::string::npos);
+  options.arena = arena;
+  options.arena_bytes = bytes - 1;
+  CHECK(module.NewSession(&options).status().message().find("needs") != std::string::npos);
+  options.arena_bytes = bytes;
+  dycl::Result<dycl::Session> first = module.NewSession(&options);
+  dycl::Result<dycl::Session> second = module.NewSession(&options);
+  CHECK(first.ok() && second.ok());
+  Image image(3), seen(0), other(0);
+  for (int64_t n = 4; n < 9; ++n) {
+    for (dycl::Session* session : {&first.value(), &second.value()}) {
+      std::fill(arena, arena + bytes, static_cast<char>(n));
+      dycl::Result<int32_t> site = session->RunInto({&seen.tensor, nullptr, &other.tensor},
+                                                    {dycl::Tensor(image.tensor), dycl::Int(n)});
+      CHECK(site.ok() && seen.data[0] == 2 * (static_cast<float>(3 + n) + 10));
+      CHECK(other.data[0] == 0 && session->Output(1).value().u.v_int == 100);
+      DLTensor inside = seen.tensor;
+      inside.data = arena;
+      CHECK(!session->RunInto({&inside}, {dycl::Tensor(image.tensor), dycl::Int(n)}).ok());
+      // what lies in the arena is copied before the run writes there
+      std::fill_n(reinterpret_cast<float*>(arena), 4, 5.0F);
+      CHECK(session->Run({dycl::Tensor(inside), dycl::Int(n)}).ok());
+      CHECK(First(*session) == 2 * (static_cast<float>(5 + n) + 10));
+    }
+  }
+  CHECK(!first.value().RunInto({nullptr, &seen.tensor}, {dycl::Int(1), dycl::Int(1)}).ok());
+}
+
+// What a run in the session's thread ended in.
+class Ended {
+ public:
+  void Set(dycl::Result<int32_t> result) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kind_ = result.ok() ? "site " + std::to_string(result.value()) : result.status().kind();
+    changed_.notify_all();
+  }
+  std::string Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return !kind_.empty(); });
+    std::string kind;
+    kind.swap(kind_);
+    return kind;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string kind_;
+};
+
+void InTheBackground(const dycl::Module& module) {
+  const int64_t endless = int64_t{1} << 62;
+  dycl::Result<dycl::Session> made = module.NewSession();
+  CHECK(made.ok());
+  dycl::Session session = std::move(made.value());
+  Image image(2), seen(0);
+  Ended ended;
+  auto done = [&](dycl::Result<int32_t> result) { ended.Set(std::move(result)); };
+  const DLTensor* outputs[] = {&seen.tensor};
+  for (int64_t n = 4; n < 24; ++n) {
+    DyclValue inputs[] = {dycl::Tensor(image.tensor), dycl::Int(n)};
+    CHECK(session.RunAsync(inputs, 2, done, outputs, 1).ok());
+    inputs[1] = dycl::Int(-1);  // the array is the caller's again
+    CHECK(ended.Wait() == "site 0" && seen.data[0] == 2 * (static_cast<float>(2 + n) + 10));
+  }
+  CHECK(session.RunAsync({dycl::Tensor(image.tensor), dycl::Int(2)}, done).ok());
+  CHECK(ended.Wait() == "KeyError");
+  CHECK(session.RunAsync({dycl::Tensor(image.tensor), dycl::Tensor(image.tensor)}, done).ok());
+  CHECK(ended.Wait() == "InputError");
+  CHECK(session.RunAsync({}, done).kind() == "InputError");
+
+  // One run at a time; a cancel just after the beginning is not lost.
+  for (int k = 0; k < 20; ++k) {
+    CHECK(session.RunAsync({dycl::Tensor(image.tensor), dycl::Int(endless)}, done).ok());
+    CHECK(session.RunAsync({dycl::Tensor(image.tensor), dycl::Int(0)}, done).kind() ==
+          "UsageError");
+    CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).status().kind() == "UsageError");
+    CHECK(session.ResetState().kind() == "UsageError");
+    CHECK(session.SetNumThreads(1 + k % 3).kind() == "UsageError");
+    session.Cancel();
+    CHECK(ended.Wait() == "CancelledError");
+    CHECK(session.SetNumThreads(1 + k % 3).ok());
+  }
+  DyclRunOptions soon{};
+  soon.struct_size = sizeof(soon);
+  soon.deadline_ms = 5;
+  DyclValue inputs[] = {dycl::Tensor(image.tensor), dycl::Int(endless)};
+  CHECK(session.RunAsync(inputs, 2, done, nullptr, 0, &soon).ok());
+  CHECK(ended.Wait() == "DeadlineError");
+
+  // The end of a run may begin the next one, and the destruction of a session ends such a chain.
+  std::atomic<int> runs{0};
+  auto* chain = new dycl::Session(std::move(session));
+  std::function<void(dycl::Result<int32_t>)> again = [&](dycl::Result<int32_t> result) {
+    ++runs;
+    if (!result.ok()) return;
+    dycl::Status status = chain->RunAsync({dycl::Tensor(image.tensor), dycl::Int(9)}, again);
+    CHECK(status.ok() || status.kind() == "UsageError");
+  };
+  CHECK(chain->RunAsync({dycl::Tensor(image.tensor), dycl::Int(9)}, again).ok());
+  while (runs < 50) std::this_thread::yield();
+  delete chain;
+  const int last = runs;
+  CHECK(module.NewSession().ok() && runs == last);
+
+  // It also ends one that goes on, and waits for it.
+  for (int k = 0; k < 10; ++k) {
+    dycl::Result<dycl::Session> other = module.NewSession();
+    CHECK(other.value().RunAsync({dycl::Tensor(image.tensor), dycl::Int(endless)}, done).ok());
+    {
+      dycl::Session gone = std::move(other.value());
+    }
+    CHECK(ended.Wait() == "CancelledError");
+  }
+  // The end of a run may destroy its session.
+  auto* own = new dycl::Session(std::move(module.NewSession().value()));
+  CHECK(own->RunAsync({dycl::Tensor(image.tensor), dycl::Int(5)},
+                      [&, own](dycl::Result<int32_t> result) {
+                        delete own;
+                        ended.Set(std::move(result));
+                      })
+            .ok());
+  CHECK(ended.Wait() == "site 0");
+}
+
+// The params from everywhere else than their path.
+void OtherPlaces(const DyclApi* api, const char* path) {
+  int file = open(path, O_RDONLY);
+  struct stat info{};
+  CHECK(file >= 0 && fstat(file, &info) == 0);
+  auto size = static_cast<size_t>(info.st_size);
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  CHECK(memory != MAP_FAILED);
+  for (int32_t from = DYCL_PARAMS_FROM_MEMORY; from <= 3; ++from) {
+    for (int32_t copy = DYCL_PARAMS_MAP; copy <= DYCL_PARAMS_SEAL; ++copy) {
+      DyclModelOptions options{};
+      options.struct_size = sizeof(options);
+      options.copy_params = copy;
+      options.params_from = from;
+      options.params_fd = file;
+      options.params_size = size;
+      options.params_data = memory;
+      dycl::Result<dycl::Module> module = dycl::Module::FromApi(api, "", &options);
+      CHECK(module.ok() == (from != 3));
+      CHECK(!dycl::Module::FromApi(api, path, &options).ok());
+      options.params_size = size - 1;
+      CHECK(!dycl::Module::FromApi(api, "", &options).ok());
+      if (!module.ok()) continue;
+      CHECK((api->params_fd(module.value().handle()) >= 0) == (copy == DYCL_PARAMS_SEAL));
+      Work(module.value(), 1);
+    }
+  }
+  munmap(memory, size);
+  close(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -143,6 +321,12 @@ int main(int argc, char** argv) {
   std::thread threads[4];
   for (int t = 0; t < 4; ++t) threads[t] = std::thread(Work, std::cref(module.value()), t);
   for (std::thread& thread : threads) thread.join();
+  MemoryOfTheCaller(module.value());
+  std::thread others[2];
+  for (std::thread& thread : others)
+    thread = std::thread(InTheBackground, std::cref(module.value()));
+  for (std::thread& thread : others) thread.join();
+  OtherPlaces(api, argv[1]);
   std::puts("done");
   return 0;
 }

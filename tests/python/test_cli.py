@@ -396,9 +396,15 @@ def test_the_zoo_says_that_it_calibrates(capsys: pytest.CaptureFixture[str], mon
     assert "calibrate its branches" in capsys.readouterr().err
 
 
-def test_strip_source(folder: Path, tmp_path: Path) -> None:
-    where = f"{folder}/user_net.py:net"
-    assert main(["compile", where, "-i", "2x8", "-o", f"{tmp_path}/net.so", "-q", "--strip-source", "--verify", "off"]) == OK
+def test_what_a_library_tells(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, told = f"{folder}/user_net.py:net", ["--user-metadata", "version=3", "--user-metadata", "by=me=you"]
+    assert main(["compile", where, "-i", "2x8", "-o", f"{tmp_path}/net.so", "-q", "--strip-source", "--verify", "off", *told]) == OK
+    capsys.readouterr()
+    assert main(["inspect", f"{tmp_path}/net.so"]) == OK
+    assert "user metadata\n  by: me=you\n  version: 3\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["compile", where, "-i", "2x8", "-o", f"{tmp_path}/net.so", "--user-metadata", "version"])
+    assert "it is KEY=TEXT" in capsys.readouterr().err
     data = (tmp_path / "net.so").read_bytes()
     assert b"h.sum()" not in data
     assert str(folder).encode() not in data

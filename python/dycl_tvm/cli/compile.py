@@ -78,6 +78,14 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--strip-source", action="store_true", help="leave the text of the model's source lines out of the library; line numbers stay"
     )
+    command.add_argument(
+        "--user-metadata",
+        type=_key_and_text,
+        action="append",
+        default=[],
+        metavar="KEY=TEXT",
+        help="what the library is to tell of itself, such as version=3; several times",
+    )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
@@ -85,6 +93,13 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--num-cases", type=positive, default=16, metavar="N", help="how many calls --cases records (default 16)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(handler=_handle)
+
+
+def _key_and_text(given: str) -> tuple[str, str]:
+    key, equals, text = given.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"'{given}' has no '=': it is KEY=TEXT")
+    return key, text
 
 
 def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> Artifact:
@@ -111,6 +126,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         keep_print=args.keep_print,
         open_signs=args.open_signs,
         strip_source=args.strip_source,
+        user_metadata=dict(args.user_metadata),
         verify=args.verify,
         progress=not args.quiet,
     )

@@ -149,6 +149,8 @@ def _describe(metadata: dict[str, Any]) -> str:
         + ("inside" if metadata["embedded_params"] else "in a params file"),
         f"  arena     {metadata['arena_bytes']:,} bytes",
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
+        *(["user metadata"] if metadata.get("user_metadata") else []),
+        *(f"  {key}: {text}" for key, text in metadata.get("user_metadata", {}).items()),
         "verified",
         *(f"  {line}" for line in summary(metadata.get("certificate", {}))),
         *(["left out"] if metadata.get("left_out") else []),

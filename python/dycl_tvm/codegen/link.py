@@ -220,13 +220,15 @@ def _info_source(metadata: dict[str, Any], embed_params: bool) -> str:
     """Return the C++ of ``kArtifactInfo``: what is known only once the dispatcher's text is."""
     text = json.dumps(metadata, sort_keys=True, separators=(",", ":"))
     pieces = "\n".join(f"    {string(text[i : i + 100])}" for i in range(0, len(text), 100))
+    told = "".join(f"    {string(key)}, {string(words)},\n" for key, words in metadata["user_metadata"].items())
     params = "DyclParamsBegin,\n    DyclParamsEnd" if embed_params else "nullptr,\n    nullptr"
     return (
         "// Licensed under the Apache License, Version 2.0; see LICENSE.\n"
         '#include "artifact_info.h"\n\n'
         'extern "C" __attribute__((visibility("hidden"))) const unsigned char DyclParamsBegin[], DyclParamsEnd[];\n\n'
-        f"namespace dycl {{\nextern const ArtifactInfo kArtifactInfo = {{\n{pieces},\n"
-        f"    {string(metadata['fingerprint'])},\n    {params}}};\n}}  // namespace dycl\n"
+        f"namespace dycl {{\nconst char* const kUserMetadata[] = {{\n{told}    nullptr}};\n"
+        f"extern const ArtifactInfo kArtifactInfo = {{\n{pieces},\n"
+        f"    {string(metadata['fingerprint'])},\n    {params},\n    kUserMetadata}};\n}}  // namespace dycl\n"
     )
 
 

@@ -47,6 +47,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "embedded_params": embedded_params,
         "left_out": [shipped_note(text) for text in program.left_out],
         "certificate": program.certificate,
+        "user_metadata": program.user_metadata,
     }
 
 

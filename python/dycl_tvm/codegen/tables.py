@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Union
 
+from dycl_tvm.codegen.outputs import direct_homes
 from dycl_tvm.codegen.shipped import shipped_origin
 from dycl_tvm.codegen.text import DTYPES, comment, float_literal, int_literal, string, table, table_ref
 from dycl_tvm.codegen.weights import weight_names
@@ -30,7 +31,7 @@ from dycl_tvm.compile.program import (
 )
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.nodes import Origin
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import TensorType, Type
 
 Decision = Union[CondGoto, SwitchGoto]
 
@@ -86,8 +87,8 @@ class Tables:
                 found.update((value, None) for value in block.end.values if isinstance(value, Slot))
         for slot in found:
             self._check_slot(slot)
-        # The runtime relies on it that the views of inputs stand first.
-        for slot in sorted(found, key=lambda s: _SPACES[s.space]):
+        # The runtime relies on it that the views of inputs stand first, and those of a home together.
+        for slot in sorted(found, key=lambda s: (_SPACES[s.space], s.index if s.space == "arena" else 0)):
             self.tensors[slot] = len(self.tensors)
 
     def _check_slot(self, slot: Slot) -> None:
@@ -129,6 +130,7 @@ class Tables:
             f"{{{string(name)}, {_tensor_type(w.type)}, {self.dims(w.type.shape)}}},"
             for name, w in zip(weight_names(program), program.weights)
         ]
+        direct = [self._direct_row(leaf, home) for leaf, home in direct_homes(program, list(self.tensors))]
         args: list[str] = []
         calls: list[str] = []
         first = 0
@@ -138,6 +140,7 @@ class Tables:
             )
             args.append(" ".join(f"{self.tensor(slot)}," for slot in call.args))
             first += len(call.args)
+        leaves = [self._leaf_row(t) for s in program.sites for t in s.types]
         parts = [
             table("int64_t", "kDims", _wrapped(self._dim_list)),
             table("TensorDesc", "kTensors", tensors),
@@ -150,7 +153,9 @@ class Tables:
             table("SizeDesc", "kSizes", self._size_rows()),
             table("SizedDim", "kSizedDims", [f"{{{d.input}, {d.dim}, {d.factor}, {d.constant}}}," for s in program.sizes for d in s.dims]),
             table("InputPair", "kInputPairs", self._input_pairs()),
-            table("SiteDesc", "kSites", [f"{{{len(s.types)}, {self.origin(s.origin)}}}," for s in program.sites]),
+            table("SiteDesc", "kSites", self._site_rows()),
+            table("LeafDesc", "kLeaves", leaves),
+            table("DirectDesc", "kDirect", direct),
             table("DecisionDesc", "kDecisions", [self._decision_row(d) for d in self.decisions]),
             table("StateDesc", "kState", self._state_rows()),
             table("WeightDesc", "kWeights", weights),
@@ -160,6 +165,7 @@ class Tables:
             "kCalls": len(calls), "kOrigins": len(self.origins), "kInputs": len(program.inputs),
             "kSizes": len(program.sizes), "kSizedDims": sum(len(s.dims) for s in program.sizes),
             "kInputPairs": len(self._input_pairs()), "kSites": len(program.sites),
+            "kLeaves": len(leaves), "kDirect": len(direct),
             "kDecisions": len(self.decisions), "kState": len(program.state), "kWeights": len(weights),
         }  # fmt: skip
         return "\n".join(part for part in parts if part)
@@ -198,6 +204,22 @@ class Tables:
 
     def _input_pairs(self) -> list[str]:
         return [f"{{{p.first}, {p.second}, InputPair::k{p.kind.capitalize()}}}," for p in self.program.input_pairs]
+
+    def _site_rows(self) -> list[str]:
+        rows, first = [], 0
+        for site in self.program.sites:
+            rows.append(f"{{{len(site.types)}, {self.origin(site.origin)}, {first}}},")
+            first += len(site.types)
+        return rows
+
+    def _leaf_row(self, type_: Type) -> str:
+        if isinstance(type_, TensorType):
+            return f"{{Kind::kTensor, {_tensor_type(type_)}, {self.dims(type_.shape)}}},"
+        return f"{{Kind::k{type_.kind.capitalize()}, DType::kBool, 0, 0}},"
+
+    def _direct_row(self, leaf: int, home: int) -> str:
+        rows = [row for slot, row in self.tensors.items() if slot.space == "arena" and slot.index == home]
+        return f"{{{leaf}, {rows[0]}, {len(rows)}}},"
 
     def _decision_row(self, decision: Decision) -> str:
         is_switch = "true" if isinstance(decision, SwitchGoto) else "false"

@@ -63,6 +63,8 @@ class Plan:
         Results that overwrite an operand.
     live_in : list of set
         For each block the storages that are live where it begins; copies to others must not be made.
+    same : list of int
+        One per storage, equal for those that are the same bytes on purpose. Others that lie at one place are never live together.
     """
 
     offset: list[int]
@@ -71,6 +73,7 @@ class Plan:
     coalesced: int
     in_place: int
     live_in: list[set[int]]
+    same: list[int]
 
 
 def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) -> Plan:
@@ -92,7 +95,7 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
         for k in range(len(sizes)):
             if k in used:
                 offset[k], total = total, total + rounded[k]
-        return Plan(offset, total, bound, 0, 0, live_in)
+        return Plan(offset, total, bound, 0, 0, live_in, list(range(len(sizes))))
     classes = _Classes(interferes)
     in_place = 0
     for written, read in soft:
@@ -107,7 +110,7 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
                 if source is not None and rounded[target] == rounded[source] and classes.join(target, source):
                     coalesced += 1
     offset, total = _best_fit(rounded, classes, used)
-    return Plan(offset, total, bound, coalesced, in_place, live_in)
+    return Plan(offset, total, bound, coalesced, in_place, live_in, [classes.find(k) for k in range(len(sizes))])
 
 
 def _round_up(size: int) -> int:

@@ -127,6 +127,7 @@ class Lowering:
         self.block_index = {id(b): k for k, b in enumerate(graph.blocks)}
         self.scratch_bytes = 0
         self.plan: arena.Plan | None = None
+        self.homes: dict[int, int] = {}  # of results, by ``Plan.same``
         self.used_state: list[Slot | Reg] = []
         self.read = _values_read(graph)
         self.return_of: dict[int, Return] = {}  # by return site, in block order
@@ -155,6 +156,9 @@ class Lowering:
         flow = [self._flow(block, draft) for block, draft in zip(self.graph.blocks, drafts)]
         self.plan = arena.plan(self.sizes, flow, self.share)
         self.scratch_base = self.plan.bytes
+        for end in (b.terminator for b in self.graph.blocks if isinstance(b.terminator, Return)):
+            for storage in storages([self._where(v) for v in end.values if _is_tensor(v)]):
+                self.homes.setdefault(self.plan.same[storage], len(self.homes) + 1)
         codes = [self._code(block, draft) for block, draft in zip(self.graph.blocks, drafts)]
         return Program(
             name=self.graph.name,
@@ -356,7 +360,7 @@ class Lowering:
         if place.fixed is not None:
             return Slot(type_, place.fixed.space, place.fixed.index)
         assert place.storage is not None and self.plan is not None
-        return Slot(type_, "arena", 0, self.plan.offset[place.storage])
+        return Slot(type_, "arena", self.homes.get(self.plan.same[place.storage], 0), self.plan.offset[place.storage])
 
     def _value_slot(self, value: Value) -> Slot:
         return self.slot(Operand(self._where(value), self.layouts.physical(value)))

@@ -23,6 +23,9 @@ class Slot:
 
     ``space`` ``arena``: ``offset`` bytes into the session's arena (64-byte aligned). ``input``, ``weight``, ``state``:
     the ``index``-th tensor of that space, ``offset`` is 0.
+
+    In the arena ``index`` is the home, 0 for most. Slots of another home begin at one place, may count on it that they are the same bytes,
+    and on nothing else that lies there: what is of no home or of another one only shares the place, at another time.
     """
 
     type: TensorType
@@ -353,6 +356,8 @@ class Program:
     sizes: list[InputSize] = field(default_factory=list)
     #: Whether libraries are to hold the lines of the user's source by their numbers only.
     strip_source: bool = False
+    #: What the library tells of itself in its user's words.
+    user_metadata: dict[str, str] = field(default_factory=dict)
 
     @property
     def entry_names(self) -> list[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -11,6 +12,7 @@ from dycl_tvm.errors import ArtifactError, CancelledError, DeadlineError, Device
 
 OK, ERROR_INPUT, ERROR_ARTIFACT, ERROR_RUN, ERROR_MEMORY, ERROR_USAGE, ERROR_DEVICE, ERROR_CANCELLED, ERROR_DEADLINE = range(9)
 TENSOR, INT, FLOAT, BOOL = range(4)
+PARAMS_FROM_PATH, PARAMS_FROM_MEMORY, PARAMS_FROM_DESCRIPTOR = range(3)
 
 #: DLPack's (code, bits) of each dtype.
 DL_DTYPES = {
@@ -67,7 +69,16 @@ class ModelInfo(ctypes.Structure):
 class ModelOptions(ctypes.Structure):
     """``DyclModelOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("copy_params", c_int32), ("reserved", c_int32)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("copy_params", c_int32),
+        ("reserved", c_int32),
+        ("params_from", c_int32),
+        ("params_fd", c_int32),
+        ("params_offset", c_uint64),
+        ("params_size", c_uint64),
+        ("params_data", c_void_p),
+    ]
 
 
 class RunOptions(ctypes.Structure):
@@ -81,6 +92,7 @@ class RunOptions(ctypes.Structure):
         ("budget_ms", c_double),
         ("needed_ns", c_void_p),
         ("num_needed", c_size_t),
+        ("cancelled", c_void_p),
     ]
 
 
@@ -88,6 +100,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_abi_version": (c_int32, []),
     "dycl_metadata": (c_char_p, []),
     "dycl_model_create_with": (c_int32, [c_char_p, POINTER(ModelOptions), POINTER(c_void_p)]),
+    "dycl_params_fd": (c_int32, [c_void_p]),
     "dycl_model_destroy": (None, [c_void_p]),
     "dycl_model_info": (c_int32, [c_void_p, POINTER(ModelInfo)]),
     "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -96,6 +109,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
     "dycl_run_with": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(RunOptions), POINTER(c_int32)]),
+    "dycl_run_into": (
+        c_int32,
+        [c_void_p, POINTER(Value), c_size_t, POINTER(c_void_p), c_size_t, POINTER(RunOptions), POINTER(c_int32)],
+    ),
     "dycl_cancel": (None, [c_void_p]),
     "dycl_num_outputs": (c_int32, [c_void_p, POINTER(c_size_t)]),
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
@@ -108,9 +125,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_get_state": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "dycl_set_state": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
+    "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
 }
+
+#: Libraries of version 0.2, which still run, have none of these.
+_SINCE_0_3 = frozenset({"dycl_params_fd", "dycl_run_into", "dycl_set_log"})
 
 
 def open_library(path: str) -> ctypes.CDLL:
@@ -121,10 +142,26 @@ def open_library(path: str) -> ctypes.CDLL:
         raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name, None)
-        if function is None:
-            raise ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
-        function.restype, function.argtypes = result, arguments
+        if function is None and name in _SINCE_0_3:
+            setattr(library, name, _missing(path, name))
+        elif function is None:
+            raise _too_old(path, name)
+        else:
+            function.restype, function.argtypes = result, arguments
     return library
+
+
+def _too_old(path: str, name: str) -> ArtifactError:
+    return ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
+
+
+def _missing(path: str, name: str) -> Callable[..., Any]:
+    """Return what stands for a function that a library of version 0.2 has not: it is missed only where it is asked for."""
+
+    def call(*_: Any) -> Any:
+        raise _too_old(path, name)
+
+    return call
 
 
 def check(library: ctypes.CDLL, status: int) -> None:

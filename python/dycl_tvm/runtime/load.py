@@ -14,16 +14,20 @@ from typing import Any
 from dycl_tvm.errors import ArtifactError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import Classes
-from dycl_tvm.runtime.module import Model, Module
+from dycl_tvm.runtime.model import Model
+from dycl_tvm.runtime.module import Module
+from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
 from dycl_tvm.runtime.trailer import check_machine, read_trailer
 
 
 def load(
     library: str | os.PathLike[str],
-    params: str | os.PathLike[str] | None = None,
+    params: str | os.PathLike[str] | int | Any | None = None,
     num_threads: int | None = None,
     classes: Iterable[type] = (),
-    mmap: bool = True,
+    mmap: Mmap = True,
+    params_offset: int = 0,
+    params_size: int = 0,
 ) -> Module:
     """Load a compiled network.
 
@@ -31,15 +35,17 @@ def load(
     ----------
     library : path-like
         What ``Artifact.export_library`` wrote.
-    params : path-like, optional
-        What ``Artifact.save_params`` wrote; left out when the weights are inside the library.
+    params : path-like, int or buffer, optional
+        What ``Artifact.save_params`` wrote: its path; a file descriptor, such as that of a memfd or of an archive that has it inside,
+        uncompressed, which may be closed afterwards; or its bytes (``bytes``, ``mmap.mmap``, a NumPy array). Left out when the weights are
+        inside the library.
     num_threads : int, optional
         Threads of this module alone. Left out: the module shares the process's threads (``DYCL_NUM_THREADS``, or one for each core).
     classes : iterable of type, optional
         Classes of results (dataclasses, named tuples, containers) and of objects among the inputs, by their names, in whatever modules they
         are. Others are looked for in the modules that are loaded; nothing is imported. For what is not found a class of that name with the
         same fields, items and attributes is made.
-    mmap : bool, optional
+    mmap : bool or "sealed", optional
         Map the params file, so that the processes of a machine share the weights. The file must then stay as it is: put a new one in its
         place by renaming (``save_params`` does), for one that is written over changes the weights of programs that run, and one
         that is cut short ends them. False: read it into memory; it may then be changed or removed.
@@ -61,8 +67,8 @@ def load(
     check_machine(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
-    weights = None if params is None else os.path.abspath(os.fspath(params))
-    model = Model(_open(path, metadata), metadata, weights, known, path=path, mmap=mmap, reopen=_reopened)
+    place = ParamsPlace(params, mmap, params_offset, params_size)
+    model = Model(_open(path, metadata), metadata, place, known, path=path, reopen=_reopened)
     return Module(model, num_threads)
 
 

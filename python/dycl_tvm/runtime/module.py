@@ -4,79 +4,32 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import os
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.asynchronous import RunFuture, Ticket
 from dycl_tvm.runtime.calls import Caller, new_caller
-from dycl_tvm.runtime.classes import LOADED, Classes
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
+from dycl_tvm.runtime.log import Level, set_log
+from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.profile.budget import NO_BUDGET, Budget, Budgets
 from dycl_tvm.runtime.profile.profile import Profile
 from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
 from dycl_tvm.runtime.profile.ring import Ring
 from dycl_tvm.runtime.seeds import seed_bits
+from dycl_tvm.runtime.signals import signal_that_stops
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
-from dycl_tvm.runtime.targets import Targets
+from dycl_tvm.runtime.targets import Bound, Targets
 from dycl_tvm.runtime.tensors import copy_out, is_torch
 
-#: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
-_handler_of = importlib.import_module("_signal").getsignal
-_SIGINT = int(signal.SIGINT)
 _UNUSUAL = object()
-
-
-#: Python's own handler says that the program is to stop; others may want it to go on.
-_STOPS = signal.default_int_handler
-_this_thread = threading.get_ident
-_main_thread = threading.main_thread().ident
-
-
-def _forked() -> None:
-    global _main_thread
-    _main_thread = _this_thread()
-
-
-os.register_at_fork(after_in_child=_forked)
-
-
-def _signal_that_stops() -> int:
-    """Return the signal that ends a call of this thread; 0 for none. Each call asks: it takes a tenth of a microsecond."""
-    return _SIGINT if _this_thread() == _main_thread and _handler_of(_SIGINT) is _STOPS else 0
-
-
-class Model:
-    """The weights of a loaded library, shared by all sessions. ``reopen`` loads it again from ``path``, for pickles."""
-
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        metadata: dict[str, Any],
-        params: str | None,
-        classes: Classes = LOADED,
-        *,
-        path: str = "",
-        mmap: bool = True,
-        reopen: Callable[..., Module] | None = None,
-    ) -> None:
-        self.library = library
-        self.metadata = metadata
-        self.classes = classes
-        self.path, self.params, self.mmap, self.reopen = path, params, mmap, reopen
-        handle = ctypes.c_void_p()
-        options = capi.ModelOptions(ctypes.sizeof(capi.ModelOptions), not mmap)
-        where = None if params is None else os.fsencode(params)
-        capi.check(library, library.dycl_model_create_with(where, ctypes.byref(options), ctypes.byref(handle)))
-        self.handle = handle
-        weakref.finalize(self, library.dycl_model_destroy, handle)
+_ALWAYS = nullcontext()
 
 
 class Module:
@@ -108,6 +61,7 @@ class Module:
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
         self._caller: Caller | None = None
+        self._future: RunFuture | None = None
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
@@ -130,6 +84,11 @@ class Module:
     def certificate(self) -> dict[str, Any]:
         """What the build has proved about itself; empty for a library of an earlier version."""
         return dict(self.metadata.get("certificate", {}))
+
+    @property
+    def user_metadata(self) -> dict[str, str]:
+        """What ``build(user_metadata=...)`` was given."""
+        return dict(self.metadata.get("user_metadata", {}))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network.
@@ -210,13 +169,39 @@ class Module:
         given = 0.0 if deadline_ms is None else -1.0 if deadline_ms <= 0 else deadline_ms
         return self._any(tuple(leaves), None, given, None)  # type: ignore[no-any-return]
 
-    def bind(self, *, out: Any) -> Bound:
+    def run_async(self, *args: Any, **kwargs: Any) -> RunFuture:
+        """Begin a call in a thread of its own; the inputs must stay as they are until it is over.
+
+        Returns
+        -------
+        RunFuture
+            A :class:`concurrent.futures.Future`, also for ``asyncio.wrap_future``. Its ``cancel()`` ends the call, whose exception is then
+            a :class:`~dycl_tvm.CancelledError`.
+
+        Raises
+        ------
+        UsageError
+            If a call that was begun so has not ended. Calls of other threads take turns with it. :meth:`close` ends it.
+        """
+        with self._freeing:
+            self._live()
+            if self._future is not None and not self._future.done():
+                raise UsageError(f"'{self.name}' has a call that has not ended; give the next one a session of its own (new_session)")
+            future = self._future = RunFuture(lambda ticket: self._any(args, kwargs, 0.0, None, ticket=ticket), self.cancel)
+            future.start()
+        return future
+
+    def bind(self, *, out: Any, direct: bool = False) -> Bound:
         """Return a callable that runs the network and writes its results into tensors of the caller, so that a call allocates nothing.
 
         Parameters
         ----------
         out : tensor, or what the model returns, of tensors
             Torch tensors and NumPy arrays of the result's shapes and dtypes, one element after the other, which may be written.
+        direct : bool, optional
+            Let the kernels that make the results write there, where the plan of the memory allows it and the memory begins at a multiple of
+            64 bytes, so that nothing is copied. After a call that fails ``out`` then holds anything. Else it is written once a call has
+            ended well.
 
         Returns
         -------
@@ -229,7 +214,7 @@ class Module:
             If a result is no plain tensor, differs by the path, or is of another structure, dtype or shape than ``out``, or if two
             tensors of ``out`` share memory. An input may share memory with ``out``.
         """
-        return Bound(self, out)
+        return Bound(self, out, direct)
 
     def profile(self, capacity: int = CAPACITY) -> Recording:
         """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.
@@ -262,7 +247,7 @@ class Module:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float, into: Targets | None = None) -> Any:
         caller = self._caller
-        if caller is not None and not kwargs:
+        if caller is not None and not kwargs and (into is None or into.direct is None):
             result = self._usual(caller, args, deadline_ms, into)
             if result is _UNUSUAL and caller.meet_torch():
                 result = self._usual(caller, args, deadline_ms, into)
@@ -281,7 +266,7 @@ class Module:
             try:
                 self._site, self._entered = None, False
                 try:
-                    done = caller.call(args, deadline_ms, _signal_that_stops(), None if into is None else into.addresses)
+                    done = caller.call(args, deadline_ms, signal_that_stops(), None if into is None else into.addresses)
                 finally:
                     self._entered = True
                 if done is None:
@@ -310,6 +295,7 @@ class Module:
         deadline_ms: float,
         into: Targets | None,
         budget: Budget = NO_BUDGET,
+        ticket: Ticket | None = None,
     ) -> Any:
         """Run on whatever inputs there are: the arguments of a call, or, if ``kwargs`` is None, leaves."""
         inputs = self._inputs
@@ -324,11 +310,17 @@ class Module:
         options = self._options
         with self._call():
             inputs.fill(prepared)
-            options.deadline_ms, options.cancel_on_signal = deadline_ms, _signal_that_stops()
+            options.deadline_ms, options.cancel_on_signal = deadline_ms, signal_that_stops()
             budget.fill(options)
+            options.cancelled = None if ticket is None else ticket.address
             self._site, self._entered = None, False
             try:
-                status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
+                with ticket or _ALWAYS:
+                    if into is None or into.direct is None:
+                        status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
+                    else:
+                        given = inputs.values, inputs.count, into.direct, len(into.direct)
+                        status = self._library.dycl_run_into(self._session, *given, options, self._taken)
             finally:
                 self._entered = True
             if status != capi.OK:
@@ -336,7 +328,8 @@ class Module:
             site = self._site = self._taken.value
             if into is None:
                 return (site, self._collect_leaves(site, torch_like)) if kwargs is None else self._collect(site, torch_like)
-            self._write(into)
+            if into.direct is None:
+                self._write(into)
             return into.out
 
     def cancel(self) -> None:
@@ -371,6 +364,8 @@ class Module:
 
         What is not closed is freed when nothing refers to it any more. ``with dycl_tvm.load(...) as module:`` closes at its end.
         """
+        if self._future is not None:
+            self._future.cancel()
         with self._call(), self._freeing:
             self._session, self._model, self._caller = ctypes.c_void_p(), None, None
             self._free()
@@ -440,10 +435,24 @@ class Module:
 
     def __reduce__(self) -> tuple[Any, ...]:
         model = self._live()
-        if model.reopen is None:
-            raise UsageError(f"the module '{self.name}' cannot be pickled: its library has no path from which it could be loaded again")
-        files = (model.path, model.params, self._num_threads, model.classes.given, model.mmap)
+        if model.reopen is None or not model.params.can_be_reopened:
+            raise UsageError(f"the module '{self.name}' cannot be pickled: its files have no paths from which it could be loaded again")
+        files = (model.path, model.params.path, self._num_threads, model.classes.given, model.params.mmap)
         return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
+
+    def set_log(self, function: Callable[[Level, str], None] | None, level: Level = "warning") -> None:
+        """Send the texts of this library, of all its modules, to a function: ``function("print", "x is 3\\n")``.
+
+        Parameters
+        ----------
+        function : callable or None
+            It is called in the thread that runs, by one at a time; a print of more than some hundred bytes comes in pieces. What it raises
+            is shown and goes no further. None: prints go to the standard output again, and other texts nowhere.
+        level : str
+            ``"print"``: what the network prints (``keep_print``). ``"warning"``: also what went otherwise than was asked for, such as fewer
+            threads.
+        """
+        set_log(self._library, function, level)
 
     @property
     def last_path(self) -> Path:
@@ -506,6 +515,15 @@ class Module:
         """Bytes of the weights."""
         return int(self._info().weight_bytes)
 
+    @property
+    def params_fd(self) -> int:
+        """The descriptor of the sealed memory that holds the params (``load(..., mmap="sealed")``), -1 where they lie elsewhere.
+
+        It is closed with the weights. A process that inherits it, or gets it through a socket, loads it as its ``params``, shares the
+        memory, and need not trust anybody to leave it as it is.
+        """
+        return int(self._library.dycl_params_fd(self._live().handle))
+
     def _info(self) -> capi.ModelInfo:
         info, model = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo)), self._live()
         self._check(self._library.dycl_model_info(model.handle, ctypes.byref(info)))
@@ -567,22 +585,3 @@ class Module:
 
     def __repr__(self) -> str:
         return f"<Module {self.name} for {self.metadata['target']['triple']}>"
-
-
-class Bound:
-    """A module whose results go into tensors of the caller. Made by :meth:`Module.bind`.
-
-    Attributes
-    ----------
-    out : object
-        What each call writes to and returns.
-    """
-
-    def __init__(self, module: Module, out: Any) -> None:
-        self._module, self._targets = module, Targets(module.metadata, out)
-        self.out = out
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network on inputs as :meth:`Module.__call__` takes them; ``out`` is written once the run has ended well."""
-        self._targets.check()
-        return self._module._run(args, kwargs, 0.0, self._targets)

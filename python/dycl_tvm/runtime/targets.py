@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.structure import flatten, whole_leaves
 from dycl_tvm.runtime.tensors import InputTensor, is_torch, strides_of, type_text
+
+if TYPE_CHECKING:
+    from dycl_tvm.runtime.module import Module
 
 
 class Targets:
@@ -31,6 +34,8 @@ class Targets:
         Where each leaf of the result goes.
     addresses : tuple of int
         Of these tensors.
+    direct : array of addresses, or None
+        The same for C, if the run is to write there; None if the results are to be copied after it.
 
     Raises
     ------
@@ -38,7 +43,7 @@ class Targets:
         If they do not fit.
     """
 
-    def __init__(self, metadata: dict[str, Any], out: Any) -> None:
+    def __init__(self, metadata: dict[str, Any], out: Any, direct: bool = False) -> None:
         name, sites = metadata["name"], metadata["sites"]
         structure, types = sites[0]["structure"], sites[0]["types"]
         if any(site["structure"] != structure or site["types"] != types for site in sites):
@@ -54,6 +59,7 @@ class Targets:
         self._kept = [_target(where, leaf, want) for (where, leaf), want in zip(named, types)]
         self.tensors = [kept.struct for kept in self._kept]
         self.addresses = tuple(ctypes.addressof(tensor) for tensor in self.tensors)
+        self.direct = (ctypes.c_void_p * len(self.addresses))(*self.addresses) if direct else None
         self._ends = [_end(tensor) for tensor in self.tensors]
         self._may_move = [(where, leaf, kept.struct.data) for (where, leaf), kept in zip(named, self._kept) if is_torch(leaf)]
         places = sorted((t.data or 0, end, where) for t, end, (where, _) in zip(self.tensors, self._ends, named) if end > (t.data or 0))
@@ -118,3 +124,22 @@ def _end(struct: capi.DLTensor) -> int:
 
 def _may_be_written(leaf: Any) -> bool:
     return not leaf.requires_grad if is_torch(leaf) else bool(leaf.flags.writeable)
+
+
+class Bound:
+    """A module whose results go into tensors of the caller. Made by :meth:`dycl_tvm.Module.bind`.
+
+    Attributes
+    ----------
+    out : object
+        What each call writes to and returns.
+    """
+
+    def __init__(self, module: Module, out: Any, direct: bool = False) -> None:
+        self._module, self._targets = module, Targets(module.metadata, out, direct)
+        self.out = out
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network on inputs as :meth:`Module.__call__` takes them; ``out`` is written once the run has ended well, or by it."""
+        self._targets.check()
+        return self._module._run(args, kwargs, 0.0, self._targets)

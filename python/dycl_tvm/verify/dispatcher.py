@@ -32,7 +32,9 @@ from dycl_tvm.errors import RunError, VerificationError
 from dycl_tvm.hcfg.sizes import padded
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import capi
-from dycl_tvm.runtime.module import Model, Module
+from dycl_tvm.runtime.model import Model
+from dycl_tvm.runtime.module import Module
+from dycl_tvm.runtime.params_place import ParamsPlace
 from dycl_tvm.verify.machine import Endless, Machine, random_tensor
 from dycl_tvm.verify.memory import POISON
 from dycl_tvm.verify.stand_ins import StandIns
@@ -138,7 +140,7 @@ def _load(
         "input_structure": _flat([t["type"] for t in metadata["inputs"]]),
         "sites": [{**site, "structure": _flat([t["type"] for t in site["types"]])} for site in metadata["sites"]],
     }
-    return Module(Model(library, flat, str(params) if separate else None), num_threads=1), library
+    return Module(Model(library, flat, ParamsPlace(params if separate else None)), num_threads=1), library
 
 
 def _flat(types: Sequence[str]) -> dict[str, Any]:

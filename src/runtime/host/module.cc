@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "../json.h"
@@ -92,6 +93,12 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   return status;
 }
 
+// An older library would look at the path only.
+bool NamesAPlace(const DyclModelOptions& options) {
+  return options.struct_size >= offsetof(DyclModelOptions, params_fd) &&
+         options.params_from != DYCL_PARAMS_FROM_PATH;
+}
+
 std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
                                   const std::vector<int64_t>& shape) {
   std::vector<DyclExtent> extents;
@@ -139,6 +146,9 @@ Result<Module> Module::FromApi(const DyclApi* api, const std::string& params,
   DyclModel* model = nullptr;
   const char* path = params.empty() ? nullptr : params.c_str();
   if (options != nullptr && !HAS(api, model_create_with)) return Missing("model_create_with");
+  if (options != nullptr && NamesAPlace(*options) && !HAS(api, params_fd)) {
+    return Missing("params_from");
+  }
   int32_t status = options != nullptr ? api->model_create_with(path, options, &model)
                                       : api->model_create(path, &model);
   if (status != DYCL_OK) return LastError(api);
@@ -151,6 +161,16 @@ Module::~Module() {
 }
 
 std::string Module::Metadata() const { return api_->metadata(); }
+
+const char* Module::UserMetadata(const char* key) const {
+  return HAS(api_, user_metadata) ? api_->user_metadata(key) : nullptr;
+}
+
+Status Module::SetLog(DyclLog function, void* user, DyclLogLevel level) const {
+  if (!HAS(api_, set_log)) return Missing("set_log");
+  api_->set_log(function, user, level);
+  return Status();
+}
 
 std::vector<InputSpec> Module::Inputs() const {
   std::vector<InputSpec> specs;
@@ -182,9 +202,12 @@ DyclModelInfo Module::Info() const {
   return info;
 }
 
-Result<Session> Module::NewSession() const {
+Result<Session> Module::NewSession(const DyclSessionOptions* options) const {
   DyclSession* session = nullptr;
-  if (api_->session_create(model_, &session) != DYCL_OK) return LastError(api_);
+  if (options != nullptr && !HAS(api_, session_create_with)) return Missing("session_create_with");
+  int32_t status = options != nullptr ? api_->session_create_with(model_, options, &session)
+                                      : api_->session_create(model_, &session);
+  if (status != DYCL_OK) return LastError(api_);
   return Session(api_, session, Info().num_kernels);
 }
 
@@ -207,6 +230,47 @@ Result<int32_t> Session::RunWithin(double deadline_ms, const DyclValue* inputs, 
   int32_t site = 0;
   if (api_->run_with(session_, inputs, count, &options, &site) != DYCL_OK) return LastError(api_);
   return site;
+}
+
+Result<int32_t> Session::RunInto(const DLTensor* const* outputs, size_t num_outputs,
+                                 const DyclValue* inputs, size_t count,
+                                 const DyclRunOptions* options) {
+  if (!HAS(api_, run_into)) return Missing("run_into");
+  int32_t site = 0;
+  int32_t status = api_->run_into(session_, inputs, count, outputs, num_outputs, options, &site);
+  if (status != DYCL_OK) return LastError(api_);
+  return site;
+}
+
+namespace {
+
+struct Waiting {
+  const DyclApi* api;
+  std::function<void(Result<int32_t>)> done;
+};
+
+void CallDone(void* user, int32_t status, int32_t site) {
+  std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(user));
+  if (status == DYCL_OK) {
+    waiting->done(site);
+  } else {
+    waiting->done(LastError(waiting->api));
+  }
+}
+
+}  // namespace
+
+Status Session::RunAsync(const DyclValue* inputs, size_t count,
+                         std::function<void(Result<int32_t>)> done, const DLTensor* const* outputs,
+                         size_t num_outputs, const DyclRunOptions* options) {
+  if (!HAS(api_, run_async)) return Missing("run_async");
+  std::unique_ptr<Waiting> waiting(new (std::nothrow) Waiting{api_, std::move(done)});
+  if (waiting == nullptr) return OutOfMemory();
+  int32_t status = api_->run_async(session_, inputs, count, outputs, num_outputs, options, CallDone,
+                                   waiting.get());
+  if (status != DYCL_OK) return LastError(api_);
+  waiting.release();
+  return Status();
 }
 
 void Session::Cancel() {

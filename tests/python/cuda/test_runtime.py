@@ -140,6 +140,42 @@ def test_device_tensors_are_read_in_place_and_give_device_tensors(net: Module, g
     np.testing.assert_allclose(actual[0], expected[0].numpy())
 
 
+def _described(address: int, device: int, shape: tuple[int, ...]) -> capi.DLTensor:
+    return capi.DLTensor(address, device, 0, len(shape), 2, 32, 1, (ctypes.c_int64 * len(shape))(*shape), None, 0)
+
+
+@pytest.mark.parametrize("given", ["host", "gpu"])
+@pytest.mark.parametrize("wanted", ["host", "gpu", "over the input"])
+def test_results_in_tensors_of_the_caller(given: str, wanted: str, gpu: Driver, tmp_path: Path) -> None:
+    """From and to the host and the GPU; the second result is the input, over which the first may be written."""
+    x = torch.randn(8, 8)
+    net = gpu.load(dycl_tvm.build(lambda x: (torch.softmax(x @ x.T, 0), x), (x,), target=TARGET, host="llvm"), tmp_path)
+    arrays = [x.numpy().copy(), np.zeros((8, 8), "float32"), np.zeros((8, 8), "float32")]
+    there = [OnDevice(gpu, array) for array in arrays]
+
+    def place(k: int, where: str) -> capi.DLTensor:
+        on_gpu = where == "gpu"
+        return _described(there[k].address.value if on_gpu else arrays[k].ctypes.data, capi.DL_CUDA if on_gpu else capi.DL_CPU, (8, 8))
+
+    source = place(0, given)
+    targets = [source if wanted == "over the input" else place(1, wanted), place(2, wanted if wanted == "gpu" else "host")]
+    value, site = capi.Value(capi.TENSOR), ctypes.c_int32()
+    value.address = ctypes.addressof(source)
+    addresses = (ctypes.c_void_p * 2)(*map(ctypes.addressof, targets))
+    for _ in range(1 if wanted == "over the input" else 3):
+        capi.check(net._library, net._library.dycl_run_into(net._session, value, 1, addresses, 2, None, site))
+    for target, want in zip(targets, (torch.softmax(x @ x.T, 0), x)):
+        found = np.zeros((8, 8), "float32")
+        if target.device_type == capi.DL_CPU:
+            ctypes.memmove(found.ctypes.data, target.data, found.nbytes)
+        else:
+            gpu.library.cuMemcpyDtoHAsync_v2(
+                found.ctypes.data_as(ctypes.c_void_p), ctypes.c_ulonglong(target.data), ctypes.c_size_t(256), there[0].stream
+            )
+            gpu.library.cuStreamSynchronize(there[0].stream)
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-5)
+
+
 def test_graphs_follow_inputs_that_lie_elsewhere(gpu: Driver, tmp_path: Path) -> None:
     def chain(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.softmax(x @ x.T, 0).sum(0) @ x, 0)

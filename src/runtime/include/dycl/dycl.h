@@ -91,15 +91,58 @@ typedef struct {
   uint32_t num_state;
 } DyclModelInfo;
 
+/** Where the bytes of a params file are. */
+enum DyclParamsFrom {
+  DYCL_PARAMS_FROM_PATH = 0,
+  DYCL_PARAMS_FROM_MEMORY = 1,
+  DYCL_PARAMS_FROM_DESCRIPTOR = 2
+};
+
+/** Who keeps the bytes of a params file while the model lives. */
+enum DyclParamsCopy {
+  /** The file is mapped, so that processes share it: who replaces it must write a new file and
+   * rename it. Memory of the caller is used where it is: it must stay as it is until the model and
+   * its sessions are destroyed, and begin at a multiple of 64 bytes; so must an offset in a file.
+   */
+  DYCL_PARAMS_MAP = 0,
+  /** They are copied into memory of the process. */
+  DYCL_PARAMS_COPY = 1,
+  /** They are copied into memory that nobody can write to or shorten any more (Linux: a memfd with
+   * all seals), which other processes can have too: dycl_params_fd(). */
+  DYCL_PARAMS_SEAL = 2
+};
+
 /** How to open a model. Set struct_size before the call; what is 0 is as in dycl_model_create(). */
 typedef struct {
   size_t struct_size;
-  /** Not 0: the params file is read into memory of the process, and may be written over or removed
-   * afterwards. 0: it is mapped, so that processes share it; who replaces it must write a new file
-   * and rename it. */
+  /** A DyclParamsCopy; any other number is as DYCL_PARAMS_COPY. What was copied may be written over
+   * or removed afterwards. */
   int32_t copy_params;
   int32_t reserved;
+  /** A DyclParamsFrom. If it is not 0, `params_path` is NULL, and the members below hold. */
+  int32_t params_from;
+  /** A file, such as a memfd or an archive that has the params file inside, uncompressed. It stays
+   * the caller's, who may close it after the call; its position is not used. */
+  int32_t params_fd;
+  /** Where in that file the params begin. */
+  uint64_t params_offset;
+  /** How many bytes they have; of a file 0 means up to its end. */
+  uint64_t params_size;
+  const void* params_data;
 } DyclModelOptions;
+
+/** How to make a session. Set struct_size before the call; what is 0 is as in
+ * dycl_session_create(). */
+typedef struct {
+  size_t struct_size;
+  /** Memory of the caller for what a run computes: DyclModelInfo.arena_bytes or more, beginning at
+   * a multiple of 64 bytes. It must live as long as the session. Nobody else may write to it from
+   * the beginning of a run until its outputs have been read; between that and the next run it may
+   * be used for anything, also as the arena of another session. State variables and copies of
+   * inputs lie elsewhere. A model for a GPU takes none. */
+  void* arena;
+  uint64_t arena_bytes;
+} DyclSessionOptions;
 
 /** How to run. Set struct_size before the call; what is 0 is as in dycl_run(). */
 typedef struct {
@@ -118,10 +161,14 @@ typedef struct {
    * decision if it is less than 0. For models that run on the CPU. */
   double budget_ms;
   /** With a budget: how many nanoseconds going on takes at each decision, as a profile tells; those
-   * of decisions at which no side leaves do not matter. */
+   * of decisions at which no side leaves do not matter. They are read until the run has ended. */
   const uint64_t* needed_ns;
   /** How many these are: "decisions" of the metadata. */
   size_t num_needed;
+  /** Not NULL: a number that cancels the run if it is not 0 when the run begins. Who sets it and
+   * calls dycl_cancel() then cancels a run for sure that another thread is about to begin. It is
+   * read once, atomically. */
+  const int32_t* cancelled;
 } DyclRunOptions;
 
 /** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
@@ -177,12 +224,21 @@ DYCL_API int32_t dycl_abi_version(void);
 /** Returns the metadata: a JSON text that lives as long as the library. */
 DYCL_API const char* dycl_metadata(void);
 
+/** Returns what build(user_metadata=...) was given under a key, a text that lives as long as the
+ * library; NULL for another key. */
+DYCL_API const char* dycl_user_metadata(const char* key);
+
 /** Opens the weights. `params_path` may be NULL when they are embedded in the library. */
 DYCL_API int32_t dycl_model_create(const char* params_path, DyclModel** out);
 
 /** dycl_model_create() with options, which may be NULL. */
 DYCL_API int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* options,
                                         DyclModel** out);
+
+/** The file descriptor of a model that was opened with DYCL_PARAMS_SEAL, -1 for others. It is the
+ * model's; a process that gets it (by inheritance, or through a socket) opens the model with
+ * DYCL_PARAMS_FROM_DESCRIPTOR and shares the memory. */
+DYCL_API int32_t dycl_params_fd(const DyclModel* model);
 
 /** Releases the model; it goes when its last session has gone. NULL is allowed. */
 DYCL_API void dycl_model_destroy(DyclModel* model);
@@ -197,6 +253,10 @@ DYCL_API int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t cap
 
 /** Makes a session: the only place that allocates memory for runs. */
 DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
+
+/** dycl_session_create() with options, which may be NULL. */
+DYCL_API int32_t dycl_session_create_with(DyclModel* model, const DyclSessionOptions* options,
+                                          DyclSession** out);
 
 /** Releases a session. NULL is allowed. */
 DYCL_API void dycl_session_destroy(DyclSession* session);
@@ -225,6 +285,40 @@ DYCL_API int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* i
 /** dycl_run() with options, which may be NULL. */
 DYCL_API int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
                                const DyclRunOptions* options, int32_t* site);
+
+/** dycl_run_with() that puts results into tensors of the caller: the k-th leaf into `outputs[k]`. A
+ * leaf without one (NULL, or behind `num_outputs`) stays in the session, and so does a number.
+ *
+ * A tensor must be contiguous, of the type and the largest shape that the leaf has, the same on all
+ * paths on which it is a tensor; a leaf whose size a run decides is its first elements then, and
+ * dycl_output() tells the shape. It must not overlap another one, memory of the session or weights.
+ * It may overlap inputs: those are copied before the run.
+ *
+ * Where the plan of the memory allows it the kernel that makes the result writes there (CPU, data
+ * at a multiple of 64 bytes); it is copied there after the run where not, as with results that are
+ * inputs, weights or state variables, or the same tensor twice. After a run that failed the tensors
+ * hold anything. Views that dycl_output() gives may be of them. */
+DYCL_API int32_t dycl_run_into(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                               const DLTensor* const* outputs, size_t num_outputs,
+                               const DyclRunOptions* options, int32_t* site);
+
+/** What dycl_run_async() calls when a run is over, in the session's thread: with what
+ * dycl_run_into() would have returned. dycl_last_error() is there that of the run. It may use the
+ * session, also begin the next run or destroy it. No exception may leave it. */
+typedef void (*DyclDone)(void* user, int32_t status, int32_t site);
+
+/** dycl_run_into() in a thread of the session's own, which is made for the first such run and ends
+ * with the session; it takes no signals. Unless this returns an error, such as DYCL_ERROR_USAGE
+ * where a run goes on already, `done` is called once. Until then the tensors must live and stay as
+ * they are (the arrays may go), and nothing may be done with the session but:
+ *  - dycl_cancel(), which ends the run, also one that has hardly begun;
+ *  - dycl_session_destroy(), which ends it too and waits until `done` has returned.
+ * Other functions that would run it or change it return DYCL_ERROR_USAGE. A deadline counts from
+ * this call on. In a child of fork() the run does not go on, `done` is not called, and the session
+ * can only be destroyed; one that was not running can be used there. */
+DYCL_API int32_t dycl_run_async(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                                const DLTensor* const* outputs, size_t num_outputs,
+                                const DyclRunOptions* options, DyclDone done, void* user);
 
 /** Ends the run of a session that goes on in another thread: before its next kernel, with
  * DYCL_ERROR_CANCELLED. The session can be used again at once, and its state is as before the run.
@@ -295,6 +389,25 @@ DYCL_API int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size
 /** Ends the profile of a session; the ring is the caller's again, and what was not read is gone. */
 DYCL_API int32_t dycl_profile_stop(DyclSession* session);
 
+/** What a text is. */
+enum DyclLogLevel {
+  DYCL_LOG_NOTHING = 0,
+  /** What the network prints (it was built with keep_print). */
+  DYCL_LOG_PRINT = 1,
+  /** What went otherwise than was asked for, such as fewer threads, and is no error. */
+  DYCL_LOG_WARNING = 2
+};
+
+/** Gets a text; it is not ended by a NUL and lives during the call. A print comes with its end of
+ * line, and in pieces where it is longer than some hundred bytes; the pieces of one text follow one
+ * another. Called by the thread that runs, by one at a time. No exception may leave it. */
+typedef void (*DyclLog)(void* user, int32_t level, const char* text, size_t size);
+
+/** Sends the texts of this library to `function`, those up to `level` (a DyclLogLevel), for all its
+ * models and sessions. At first, and with NULL, prints go to the standard output and other texts
+ * nowhere. When it returns, the function that was there before is not called any more. */
+DYCL_API void dycl_set_log(DyclLog function, void* user, int32_t level);
+
 /** The message of this thread's last error; never NULL. */
 DYCL_API const char* dycl_last_error(void);
 
@@ -339,6 +452,14 @@ typedef struct {
   int32_t (*profile_read)(DyclSession*, DyclEvent*, size_t, size_t*, uint64_t*);
   int32_t (*profile_stop)(DyclSession*);
   int32_t (*path_cut)(const DyclSession*, uint64_t*);
+  int32_t (*params_fd)(const DyclModel*);
+  int32_t (*run_into)(DyclSession*, const DyclValue*, size_t, const DLTensor* const*, size_t,
+                      const DyclRunOptions*, int32_t*);
+  int32_t (*session_create_with)(DyclModel*, const DyclSessionOptions*, DyclSession**);
+  int32_t (*run_async)(DyclSession*, const DyclValue*, size_t, const DLTensor* const*, size_t,
+                       const DyclRunOptions*, DyclDone, void*);
+  void (*set_log)(DyclLog, void*, int32_t);
+  const char* (*user_metadata)(const char*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

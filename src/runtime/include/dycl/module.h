@@ -22,6 +22,7 @@
 #include <dycl/dycl.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <new>
 #include <string>
@@ -162,6 +163,31 @@ class Session {
     return RunWithin(deadline_ms, inputs.begin(), inputs.size());
   }
   /*!
+   * \brief Runs the network and puts its results into tensors of the caller, as dycl_run_into()
+   * does: nullptr stands for results that stay in the session.
+   */
+  Result<int32_t> RunInto(const DLTensor* const* outputs, size_t num_outputs,
+                          const DyclValue* inputs, size_t count,
+                          const DyclRunOptions* options = nullptr);
+  Result<int32_t> RunInto(std::initializer_list<const DLTensor*> outputs,
+                          std::initializer_list<DyclValue> inputs,
+                          const DyclRunOptions* options = nullptr) {
+    return RunInto(outputs.begin(), outputs.size(), inputs.begin(), inputs.size(), options);
+  }
+  /*!
+   * \brief Begins a run in a thread of the session's own, as dycl_run_async() does: `done` is
+   * called there with what Run() would have returned, once, unless an error is returned here. Until
+   * then the tensors must live, and nothing may be done with the session but Cancel() and its
+   * destruction, which ends the run and waits. `done` must not throw.
+   */
+  Status RunAsync(const DyclValue* inputs, size_t count, std::function<void(Result<int32_t>)> done,
+                  const DLTensor* const* outputs = nullptr, size_t num_outputs = 0,
+                  const DyclRunOptions* options = nullptr);
+  Status RunAsync(std::initializer_list<DyclValue> inputs,
+                  std::function<void(Result<int32_t>)> done) {
+    return RunAsync(inputs.begin(), inputs.size(), std::move(done));
+  }
+  /*!
    * \brief Ends the run that goes on in another thread: before its next kernel, with a
    * CancelledError there. The session can be used again at once. For signal handlers too.
    */
@@ -235,11 +261,15 @@ class Module {
 
   /*! \brief Names, inputs, return sites, kernels, target: a JSON text. */
   std::string Metadata() const;
+  /*! \brief What build(user_metadata=...) was given under a key; nullptr for another key. */
+  const char* UserMetadata(const char* key) const;
+  /*! \brief Sends the texts of the library to a function, as dycl_set_log() does. */
+  Status SetLog(DyclLog function, void* user, DyclLogLevel level) const;
   /*! \brief The inputs of a run, in order. */
   std::vector<InputSpec> Inputs() const;
   /*! \brief Sizes of the model. */
   DyclModelInfo Info() const;
-  Result<Session> NewSession() const;
+  Result<Session> NewSession(const DyclSessionOptions* options = nullptr) const;
 
   /*! \brief The model and the functions of the C API. The object still owns it. */
   DyclModel* handle() const { return model_; }

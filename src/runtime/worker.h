@@ -1,0 +1,50 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+// A thread of the library's own that runs one job after the other.
+#ifndef DYCL_RUNTIME_WORKER_H_
+#define DYCL_RUNTIME_WORKER_H_
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <memory>
+
+namespace dycl {
+
+// Makes a thread that takes no signals: those belong to the threads of the host program, but a
+// fault to the thread that makes it. False where the system refuses.
+bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument);
+
+class Worker {
+ public:
+  using Job = void (*)(void* of);
+
+  // Makes the thread; null where there is no memory for it, or no thread.
+  static std::unique_ptr<Worker> Start();
+  // Takes no more jobs. The one that it has been given is still done.
+  void Stop();
+  // Stops, and ends the thread. Waits for it, but on the thread itself,
+  // whose last job this is then, and in a child of fork(), where the thread does not exist.
+  void End();
+  ~Worker() { End(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Has the thread run a job, once the job before has returned; there is none but that one. False
+  // where it takes no more.
+  bool Give(Job job, void* of);
+  // False in a child of fork().
+  bool alive() const;
+
+ private:
+  struct State;  // outlives this object where a job ends it
+  Worker() = default;
+  static void* Main(void* state);
+
+  std::shared_ptr<State> state_;
+  pthread_t thread_{};
+  pid_t process_ = 0;
+};
+
+}  // namespace dycl
+
+#endif  // DYCL_RUNTIME_WORKER_H_

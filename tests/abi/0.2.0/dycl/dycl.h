@@ -1,0 +1,287 @@
+/* Licensed under the Apache License, Version 2.0; see LICENSE. */
+/**
+ * \file dycl/dycl.h
+ * \brief The C API that every compiled model (model.so) exports.
+ *
+ * A model holds the weights, read-only and shared. A session is one execution state (arena,
+ * argument arrays, state variables); sessions are independent, and one session must be used by one
+ * thread at a time. Functions that can fail return a DyclStatus; the text of the error is kept per
+ * thread. A failed call leaves the session usable.
+ *
+ * Structures that may grow begin with `struct_size`, which the caller sets to sizeof(the
+ * structure).
+ */
+#ifndef DYCL_DYCL_H_
+#define DYCL_DYCL_H_
+
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Version of this interface; a host and a model with different versions do not fit together. */
+#define DYCL_ABI_VERSION 1
+
+#if defined(__GNUC__)
+#define DYCL_API __attribute__((visibility("default")))
+#else
+#define DYCL_API
+#endif
+
+typedef struct DyclModel DyclModel;
+typedef struct DyclSession DyclSession;
+
+/** What a function returns. */
+enum DyclStatus {
+  DYCL_OK = 0,
+  /** The inputs of a call are wrong; the message names the input and what was expected. */
+  DYCL_ERROR_INPUT = 1,
+  /** The params file is missing, damaged, or does not belong to this model. */
+  DYCL_ERROR_ARTIFACT = 2,
+  /** The network ended in a run-time error; dycl_last_error_kind() is the exception type. */
+  DYCL_ERROR_RUN = 3,
+  /** Not enough memory. */
+  DYCL_ERROR_MEMORY = 4,
+  /** A function was used wrongly, such as an output asked for before any run. */
+  DYCL_ERROR_USAGE = 5,
+  /** The GPU or its driver: missing, too old, of another architecture, or failed in the run. */
+  DYCL_ERROR_DEVICE = 6,
+  /** dycl_cancel() ended the run, or the signal of DyclRunOptions did. */
+  DYCL_ERROR_CANCELLED = 7,
+  /** The run had not ended at its deadline. */
+  DYCL_ERROR_DEADLINE = 8
+};
+
+/** The type of a value that goes in or comes out. */
+enum DyclType { DYCL_TENSOR = 0, DYCL_INT = 1, DYCL_FLOAT = 2, DYCL_BOOL = 3 };
+
+/** An input or an output. `type` (a DyclType) says which member holds. */
+typedef struct {
+  int32_t type;
+  int32_t reserved;
+  union {
+    const DLTensor* tensor;
+    int64_t v_int;
+    double v_float;
+    int64_t v_bool;
+  } u;
+} DyclValue;
+
+/** One decision of a path: which branch or switch (an index into "decisions" of the metadata), and
+ * the way taken: for a branch 1 is the `if` side and 0 the `else` side, for a switch the case. */
+typedef struct {
+  uint32_t decision;
+  uint32_t choice;
+} DyclPathEntry;
+
+/** Sizes of a model. Set struct_size before the call. */
+typedef struct {
+  size_t struct_size;
+  uint64_t arena_bytes;
+  uint64_t weight_bytes;
+  uint64_t session_bytes;
+  uint32_t num_inputs;
+  uint32_t num_sites;
+  uint32_t num_decisions;
+  uint32_t num_kernels;
+  uint32_t num_calls;
+  uint32_t num_state;
+} DyclModelInfo;
+
+/** How to open a model. Set struct_size before the call; what is 0 is as in dycl_model_create(). */
+typedef struct {
+  size_t struct_size;
+  /** Not 0: the params file is read into memory of the process, and may be written over or removed
+   * afterwards. 0: it is mapped, so that processes share it; who replaces it must write a new file
+   * and rename it. */
+  int32_t copy_params;
+  int32_t reserved;
+} DyclModelOptions;
+
+/** How to run. Set struct_size before the call; what is 0 is as in dycl_run(). */
+typedef struct {
+  size_t struct_size;
+  /** Not 0: milliseconds from the call on, after which the run ends before its next kernel with
+   * DYCL_ERROR_DEADLINE. At once if it is less than 0. */
+  double deadline_ms;
+  /** Not 0: the number of a signal, such as SIGINT, that cancels this run. The handler that the
+   * program has for it is called too and is there again after the run. Has no effect while another
+   * run of this library waits for a signal, or where the signal is ignored. */
+  int32_t cancel_on_signal;
+  int32_t reserved;
+} DyclRunOptions;
+
+/** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
+ * the same for all dimensions of one size. For a dimension that is fixed least and most are equal.
+ */
+typedef struct {
+  int64_t least;
+  int64_t most;
+  int64_t step;
+  /** Which size of the caller's decides it (an index into "sizes" of the metadata); -1: it is
+   * fixed. */
+  int32_t size;
+  int32_t reserved;
+} DyclExtent;
+
+/** Returns DYCL_ABI_VERSION of the model. */
+DYCL_API int32_t dycl_abi_version(void);
+
+/** Returns the metadata: a JSON text that lives as long as the library. */
+DYCL_API const char* dycl_metadata(void);
+
+/** Opens the weights. `params_path` may be NULL when they are embedded in the library. */
+DYCL_API int32_t dycl_model_create(const char* params_path, DyclModel** out);
+
+/** dycl_model_create() with options, which may be NULL. */
+DYCL_API int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* options,
+                                        DyclModel** out);
+
+/** Releases the model; it goes when its last session has gone. NULL is allowed. */
+DYCL_API void dycl_model_destroy(DyclModel* model);
+
+/** Tells the sizes of a model. */
+DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
+
+/** Tells how large the dimensions of an input may be. `*ndim` is their number, 0 for numbers; the
+ * first `capacity` of them are given. */
+DYCL_API int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity,
+                                   size_t* ndim);
+
+/** Makes a session: the only place that allocates memory for runs. */
+DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
+
+/** Releases a session. NULL is allowed. */
+DYCL_API void dycl_session_destroy(DyclSession* session);
+
+/** Gives a session `num_threads` threads of its own (1: none beside the caller). 0 goes back to the
+ * threads that the process shares: DYCL_NUM_THREADS in the environment, or one for each core. */
+DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads);
+
+/** Says whether a session of a model for a GPU may let the GPU take branches by itself (0: the host
+ * takes all). It may from the beginning; it does where the driver is of CUDA 12.8 or newer. */
+DYCL_API int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on);
+
+/** Runs the network. On success `*site` is the return site, an index into "sites" of the metadata.
+ * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first.
+ *
+ * A model for a GPU takes tensors in CPU memory, which it copies to the GPU, and tensors on the GPU
+ * (kDLCUDA), which it reads in place. Its outputs are on the GPU if one of its inputs is, otherwise
+ * in CPU memory. It waits for the GPU before it returns. */
+DYCL_API int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                          int32_t* site);
+
+/** dycl_run() for networks whose inputs are all tensors. */
+DYCL_API int32_t dycl_run_tensors(DyclSession* session, const DLTensor* const* inputs,
+                                  size_t num_inputs, int32_t* site);
+
+/** dycl_run() with options, which may be NULL. */
+DYCL_API int32_t dycl_run_with(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
+                               const DyclRunOptions* options, int32_t* site);
+
+/** Ends the run of a session that goes on in another thread: before its next kernel, with
+ * DYCL_ERROR_CANCELLED. The session can be used again at once, and its state is as before the run.
+ * Without a run it has no effect. May be called by any thread and by signal handlers; NULL is
+ * allowed. */
+DYCL_API void dycl_cancel(DyclSession* session);
+
+/** Tells how many leaves the last run returned. */
+DYCL_API int32_t dycl_num_outputs(const DyclSession* session, size_t* count);
+
+/** Gives the k-th leaf of the last run. A tensor is a view, of the shape that it has in this run:
+ * it is valid until the next run of the session, and where the network returns one of its inputs it
+ * is a view of that input. */
+DYCL_API int32_t dycl_output(const DyclSession* session, size_t k, DyclValue* out);
+
+/** Copies the k-th leaf of the last run, a tensor, into a compact tensor of its type and size,
+ * which may be in CPU memory or, for a model for a GPU, on that GPU. */
+DYCL_API int32_t dycl_copy_output(DyclSession* session, size_t k, const DLTensor* to);
+
+/** Gives the decisions of the last run in order. `*total` is their number; when more were taken
+ * than the session keeps or `capacity` allows, the last ones are given and `*written` says how
+ * many. */
+DYCL_API int32_t dycl_path(const DyclSession* session, DyclPathEntry* entries, size_t capacity,
+                           size_t* written, uint64_t* total);
+
+/** Writes the path of the last run as text with the user's files and lines. `*needed` is the size
+ * with the closing NUL; the text is cut where `capacity` is less. */
+DYCL_API int32_t dycl_path_text(const DyclSession* session, char* buffer, size_t capacity,
+                                size_t* needed);
+
+/** Tells how often each kernel ran in the last run, in the order of "kernels" of the metadata. */
+DYCL_API int32_t dycl_kernel_runs(const DyclSession* session, uint64_t* counts, size_t capacity);
+
+/** Tells how often each kernel call ran in the last run, in the order of "calls" of the metadata.
+ */
+DYCL_API int32_t dycl_call_runs(const DyclSession* session, uint64_t* counts, size_t capacity);
+
+/** Puts the state variables back to their initial values. */
+DYCL_API int32_t dycl_reset_state(DyclSession* session);
+
+/** Copies the state variables, that of random numbers too, to `buffer`: bytes that
+ * dycl_set_state() of a session of the same model takes. `*needed` is their number; nothing is
+ * copied where `capacity` is less. */
+DYCL_API int32_t dycl_get_state(DyclSession* session, void* buffer, size_t capacity,
+                                size_t* needed);
+
+/** Sets the state variables to what dycl_get_state() of a session of the same model gave. */
+DYCL_API int32_t dycl_set_state(DyclSession* session, const void* buffer, size_t size);
+
+/** Gives this session's random numbers a seed, as torch.manual_seed does in PyTorch: from then on
+ * the network draws what it draws there on a CPU. A new session has the seed 67280421310721, that
+ * of a new torch.Generator. A network without random numbers takes any seed. */
+DYCL_API int32_t dycl_manual_seed(DyclSession* session, uint64_t seed);
+
+/** The message of this thread's last error; never NULL. */
+DYCL_API const char* dycl_last_error(void);
+
+/** The kind of this thread's last error: InputError, ArtifactError, MemoryError, UsageError,
+ * DeviceError, CancelledError, DeadlineError, or the exception type that the network raised
+ * (IndexError, OverflowError, ...); never NULL. */
+DYCL_API const char* dycl_last_error_kind(void);
+
+/** All functions in one table, for hosts that load a model by dlopen. Functions are added at its
+ * end: a model that was built before has a smaller struct_size. */
+typedef struct {
+  size_t struct_size;
+  int32_t abi_version;
+  const char* (*metadata)(void);
+  int32_t (*model_create)(const char*, DyclModel**);
+  void (*model_destroy)(DyclModel*);
+  int32_t (*model_info)(const DyclModel*, DyclModelInfo*);
+  int32_t (*session_create)(DyclModel*, DyclSession**);
+  void (*session_destroy)(DyclSession*);
+  int32_t (*session_set_num_threads)(DyclSession*, int32_t);
+  int32_t (*run)(DyclSession*, const DyclValue*, size_t, int32_t*);
+  int32_t (*num_outputs)(const DyclSession*, size_t*);
+  int32_t (*output)(const DyclSession*, size_t, DyclValue*);
+  int32_t (*path)(const DyclSession*, DyclPathEntry*, size_t, size_t*, uint64_t*);
+  int32_t (*path_text)(const DyclSession*, char*, size_t, size_t*);
+  int32_t (*kernel_runs)(const DyclSession*, uint64_t*, size_t);
+  int32_t (*call_runs)(const DyclSession*, uint64_t*, size_t);
+  int32_t (*reset_state)(DyclSession*);
+  const char* (*last_error)(void);
+  const char* (*last_error_kind)(void);
+  int32_t (*copy_output)(DyclSession*, size_t, const DLTensor*);
+  int32_t (*manual_seed)(DyclSession*, uint64_t);
+  int32_t (*session_set_device_branches)(DyclSession*, int32_t);
+  int32_t (*run_tensors)(DyclSession*, const DLTensor* const*, size_t, int32_t*);
+  int32_t (*model_create_with)(const char*, const DyclModelOptions*, DyclModel**);
+  int32_t (*run_with)(DyclSession*, const DyclValue*, size_t, const DyclRunOptions*, int32_t*);
+  void (*cancel)(DyclSession*);
+  int32_t (*get_state)(DyclSession*, void*, size_t, size_t*);
+  int32_t (*set_state)(DyclSession*, const void*, size_t);
+  int32_t (*input_bounds)(size_t, DyclExtent*, size_t, size_t*);
+} DyclApi;
+
+/** Returns the table, or NULL if this model does not speak that version. */
+DYCL_API const DyclApi* dycl_api(int32_t abi_version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DYCL_DYCL_H_ */
