@@ -29,6 +29,11 @@ from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
+#: The widest tile of weights that are spread; registers of the others that hold no sums of integers.
+_SPREAD, _OTHERS = 2, 6
+#: What, over a multiply-add of float32, it costs to spread a weight, and an integer product with VNNI and without (measured).
+_OPENING, _DOTS, _PAIRS = 5.0, 1.05, 1.75
+
 
 @dataclass(frozen=True)
 class WeightsOnlyPlan(Plan):
@@ -47,19 +52,16 @@ class _WeightsOnly:
         """Return tile choices, best estimate first."""
         if not (takes(work) and machine.isa in ("avx2", "avx512") and work.constant and work.shared and work.macs):
             return []
-        total = work.batch * work.m
+        total, vectors = work.batch * work.m, -(-work.n // machine.lanes)
         found = []
-        for vectors in (1, 2, TOGETHER):
-            for spread in (0, 1):
-                most = (machine.registers - vectors - 1) // vectors if spread else (machine.registers - 6) // (2 * vectors)
-                rows = max(1, most)
-                tiles = -(-total // rows)
-                rows = -(-total // tiles)
-                columns = -(-work.n // (vectors * machine.lanes))
-                _, pieces = pieces_of(1, columns, machine)
-                alone = _seconds(work, machine, rows, vectors, spread)
-                seconds = shared_product(alone, tiles, columns, (1, pieces), machine)
-                found.append(WeightsOnlyPlan(seconds, rows, vectors, spread, pieces))
+        for spread, widest in ((0, TOGETHER), (1, _SPREAD)):
+            wide = next(v for v in (1, 2, 4) if v >= min(vectors, widest))
+            most = (machine.registers - wide - 1) // wide if spread else (machine.registers - _OTHERS) // (2 * wide)
+            tiles = -(-total // most)
+            rows, columns = -(-total // tiles), -(-vectors // wide)
+            _, pieces = pieces_of(1, columns, machine)
+            seconds = shared_product(_seconds(work, machine, wide, spread), tiles, columns, (1, pieces), machine)
+            found.append(WeightsOnlyPlan(seconds, rows, wide, spread, pieces))
         return sorted(found, key=lambda p: (p.seconds, p.params))
 
     def packed(self, work: Dense, plan: WeightsOnlyPlan, machine: Machine) -> Tensor:
@@ -108,7 +110,7 @@ class _Kernel:
     def columns(self, emit: Callable[[Any], None]) -> None:
         """Emit ``emit(column)`` for all tiles of columns, in pieces."""
         columns, pieces = -(-self.work.n // self.width), self.plan.column_pieces
-        alone = _seconds(self.work, self.machine, self.plan.rows, self.plan.vectors, self.plan.spread)
+        alone = _seconds(self.work, self.machine, self.plan.vectors, self.plan.spread)
         with parallel(pieces, self.machine, alone) as piece:
             begin = piece * columns // pieces
             with T.serial(0, (piece + 1) * columns // pieces - begin) as index:
@@ -213,19 +215,15 @@ class _Kernel:
         return self.w[column * self.plan.vectors + start // self.lanes, row, T.ramp(0, 1, self.lanes)]
 
 
-def _seconds(work: Dense, machine: Machine, rows: int, vectors: int, spread: int) -> float:
+def _seconds(work: Dense, machine: Machine, vectors: int, spread: int) -> float:
     """Estimate the time of one core."""
     total, columns = work.batch * work.m, -(-work.n // (vectors * machine.lanes)) * vectors * machine.lanes
-    tiles = -(-total // rows)
-    step = 1.0 / (machine.gflops * 1e9 / 2)  # seconds of a lane's instruction
-    loading = (rows + vectors) / (rows * vectors)
+    step = columns * work.k * 2 / (machine.gflops * 1e9)
     nbytes = float(Words.of(work, machine).array.nbytes)
     stream = nbytes / machine.stream_rate(nbytes)
     if spread:
-        return overlapped(4.0 * columns * work.k * step, stream) + total * columns * work.k * max(1.06, loading) * step + 2e-7
-    dots = total * columns * work.k * (1.0 if machine.vnni else 1.5) * step
-    opening = tiles * columns * work.k * step
-    return overlapped(dots * max(1.06, loading / 2) + opening, stream) + 2e-7
+        return overlapped(_OPENING * step, stream) + total * step + 2e-7
+    return overlapped(total * step * (_DOTS if machine.vnni else _PAIRS), stream) + 2e-7
 
 
 FAMILY = _WeightsOnly()
