@@ -46,7 +46,7 @@ class _Weights:
 
 def _run(work: Dense, plan: Any, target: Any, weights: _Weights, x: Any) -> Any:
     machine = machine_of(target)
-    packed = tvm.runtime.tensor(np.full(FAMILY.packed(work, plan, machine).physical, 77, np.int32))
+    packed = tvm.runtime.tensor(np.full(FAMILY.packed(work, plan, machine).physical, 77, np.float32))
     Kernel(FAMILY.pack(work, plan, machine)).run(*(tvm.runtime.tensor(t.numpy()) for t in (weights.data, weights.scales)), packed)
     return Kernel(FAMILY.kernel(work, plan, machine), target)([x.numpy(), packed.numpy()], (1, work.m, work.n))
 

@@ -74,6 +74,32 @@ def test_artefacts_hold_integers_and_do_what_the_quantised_network_does(decoder:
     assert sides == {False, True}
 
 
+class Table(nn.Module):
+    """A table with an addition behind it, and its product with ones at one place: both give single weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 64)
+
+    def forward(self, index: torch.Tensor, x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.table(index) + bias, nn.functional.linear(x, self.table.weight)
+
+
+def test_without_the_kernels_weights_are_the_same_to_the_bit(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    example = (torch.arange(20), torch.eye(64), torch.randn(64))
+    quantised = dycl_tvm.quantize(Table().eval().requires_grad_(False), [example], weights_only="int4", group_size=32)
+    assert [s.op for s in _steps(quantised)].count(ROWS) == 1
+    assert any((s.args[2].data < 0).any() for s in _steps(quantised) if s.op == LINEAR)  # rounding must not rest on their signs
+    art = dycl_tvm.build(quantised, target="native", disable_families=["weights_only"])
+    assert "weights_only" not in str(art.report())
+    art.export_library(tmp_path / "model.so")
+    art.save_params(tmp_path / "model.params")
+    made = dycl_tvm.load(tmp_path / "model.so", tmp_path / "model.params")(*example)
+    for ours, reference in zip(made, quantised(*example)):
+        np.testing.assert_array_equal(np.asarray(ours), reference.numpy())
+
+
 def test_the_table_of_an_embedding_that_is_a_product_s_weights_is_one_with_them(decoder: nn.Module) -> None:
     quantised = dycl_tvm.quantize(decoder, [_tokens()], weights_only="int8")
     (rows,) = (s for s in _steps(quantised) if s.op == ROWS)

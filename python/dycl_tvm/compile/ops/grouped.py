@@ -11,7 +11,6 @@ from tvm import relax, te, tirx
 from dycl_tvm.backends.tir_cpu.words.loops import GROUP
 from dycl_tvm.compile.ops.context import OpContext, converter, int64
 from dycl_tvm.compile.ops.indexing import wrapped
-from dycl_tvm.compile.ops.semantics import rounded_product
 from dycl_tvm.hcfg.grouped import LINEAR, ROWS
 
 
@@ -25,7 +24,7 @@ def _element(data: Any, scales: Any, group: int) -> Callable[[Any, Any], Any]:
             number = half >> tirx.const(28, "int32")
         else:
             number = data(row, column).astype("int32")
-        return rounded_product(number.astype("float32"), scales(row, column // int64(group)))
+        return number.astype("float32") * scales(row, column // int64(group))
 
     return weight
 
@@ -44,7 +43,11 @@ def _linear(ctx: OpContext, x: Any, data: Any, scales: Any, group: int) -> Any:
 
 @converter(ROWS)
 def _rows(ctx: OpContext, data: Any, scales: Any, group: int, k: int, index: Any) -> Any:
-    extent = ctx.shape(data)[0]
-    return ctx.compute(
-        lambda d, s, j, *i: _element(d, s, group)(wrapped(j(*i[:-1]), extent), i[-1]), data, scales, index, name="dequantised_rows"
-    )
+    extent, shape = ctx.shape(data)[0], [int64(d) for d in ctx.type.shape]
+
+    def rows(data: Any, scales: Any, index: Any) -> Any:
+        weight = _element(data, scales, group)
+        return te.compute(shape, lambda *i: weight(wrapped(index(*i[:-1]), extent), i[-1]), name="dequantised_rows")
+
+    # a kernel of its own: what is added in the same one LLVM would add before the product is rounded
+    return ctx.call_te(rows, data, scales, index, name="dequantised_rows", fusible=False)

@@ -4,8 +4,7 @@
 Rows become fixed-point numbers (:mod:`fixed_point`), so that instructions for integers read the weights as they are: of each block the
 exact sum, then times the two scales. Where that is slow for many rows, a tile of columns is ``spread``: its weights become float32 in
 memory near the core, and all rows meet them there, as in :mod:`dense`. Rows that fixed point cannot hold are computed in float32.
-Error: |error| <= (blocks + 4) 2^-24 sum |x w| + 2^-30 sum over the blocks of max |x| sum |w|, which is less than that of k float32
-multiply-adds; a tile that is spread has the error of these.
+Error: |error| <= (blocks + 8) 2^-24 sum |x w| + 2^-29 sum over the blocks of max |x| sum |w|; (k + 8) 2^-24 sum |x w| for what is spread.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class _Kernel:
             add(i)
         kind = f"float32x{lanes}"
         for start, lane in zip(self.starts, lane_of):
-            scale = self.words.scale(self.at(column, first + words, start))
+            scale = self.at(column, first + words, start)
             for r, total in enumerate(totals):
                 whole = sums[0][r][lane].astype(kind) * T.broadcast(T.float32(1 << LOW), lanes) + sums[1][r][lane].astype(kind)
                 store(total, [lane], total[lane] + whole * T.broadcast(rows.scales[row + r, b], lanes) * scale)
@@ -194,7 +193,7 @@ class _Kernel:
 
         def block(b: Any, elements: int) -> None:
             first, words = b * self.words.rows_of_block, -(-elements // per)
-            scales = [self.words.scale(self.at(column, first + words, start)) for start in self.starts]
+            scales = [self.at(column, first + words, start) for start in self.starts]
 
             def rows(i: Any, there: int) -> None:
                 for start, scale in zip(self.starts, scales):

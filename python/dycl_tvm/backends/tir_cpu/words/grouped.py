@@ -4,8 +4,8 @@
 A *word* is 32 bits: four or eight neighbours of the sum in one column. Those of even number lie in its low half, the first one lowest,
 the others at the same places of its high half, so that shifts of 16 bits give pairs of neighbours. A *block* is what of the sum has one
 scale, or 128 of it where a scale reaches further. Words lie in panels (panels, rows, a vector of columns): of each block its words, then
-its scales, as the bits of float32. A tile reads some panels side by side, so that their pages are fetched at once. Columns that are none,
-and what is missing in the last word of a sum, are zero.
+its scales. The array is one of float32, and words are the bits of its elements. A tile reads some panels side by side, so that their pages
+are fetched at once. Columns that are none, and what is missing in the last word of a sum, are zero.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Words:
     def array(self) -> Tensor:
         """The array."""
         rows = (self.blocks - 1) * self.rows_of_block + -(-self.last // self.per) + 1
-        return Tensor((-(-self.n // (TOGETHER * self.lanes)) * TOGETHER, rows, self.lanes), "int32")
+        return Tensor((-(-self.n // (TOGETHER * self.lanes)) * TOGETHER, rows, self.lanes))
 
     def pack(self) -> Any:
         """Return the PrimFunc (integers (n, bytes of a row), scales (n, groups), array); of 4 bits a byte has two, the first one low."""
@@ -101,18 +101,18 @@ class Words:
                     byte = q[tirx.min(column, self.n - 1), tirx.min(at, length - 1)].astype("uint8").astype("uint32")
                     there = tirx.all(column < self.n, at < length)
                     word = word | self._placed(tirx.if_then_else(there, byte, _uint32(0)), e)
-                store(packed, [panel, row + i, j], T.reinterpret("int32", word))
+                store(packed, [panel, row + i, j], T.reinterpret("float32", word))
             with T.serial(0, width) as j:
                 column = panel * width + j
                 scale = scales[tirx.min(column, self.n - 1), b * self.block // self.group]
                 scale = tirx.if_then_else(column < self.n, scale, tirx.const(0, "float32"))
-                store(packed, [panel, row + words, j], T.reinterpret("int32", scale))
+                store(packed, [panel, row + words, j], scale)
 
         def body(q: Any, scales: Any, packed: Any) -> None:
             with T.serial(0, panels) as panel:
                 self.along(lambda b, elements: block(q, scales, packed, panel, b, elements))
 
-        buffers = [("q", (self.n, length), integers), ("scales", (self.n, groups), "float32"), ("packed", self.array.shape, "int32")]
+        buffers = [("q", (self.n, length), integers), ("scales", (self.n, groups), "float32"), ("packed", self.array.shape, "float32")]
         return prim_func(buffers, body)
 
     def _placed(self, byte: Any, number: int) -> Any:
@@ -134,7 +134,9 @@ class Words:
     def number(self, word: Any, element: int) -> Any:
         """Return an integer of each of a vector of words, as float32."""
         ends = _WORD // 2 * (element % 2) + self.bits * (element // 2 + 1)
-        whole = T.shift_left(word, T.broadcast(T.int32(_WORD - ends), self.lanes)) if ends < _WORD else word
+        whole = T.reinterpret(f"int32x{self.lanes}", word)
+        if ends < _WORD:
+            whole = T.shift_left(whole, T.broadcast(T.int32(_WORD - ends), self.lanes))
         return T.shift_right(whole, T.broadcast(T.int32(_WORD - self.bits), self.lanes)).astype(f"float32x{self.lanes}")
 
     def pair(self, word: Any, index: int) -> Any:
@@ -145,10 +147,6 @@ class Words:
         if ends < halves:
             whole = T.shift_left(whole, T.broadcast(T.int16(halves - ends), lanes))
         return T.shift_right(whole, T.broadcast(T.int16(halves - self.bits), lanes))
-
-    def scale(self, word: Any) -> Any:
-        """Return a vector of scales."""
-        return T.reinterpret(f"float32x{self.lanes}", word)
 
 
 def _uint32(value: int) -> Any:
