@@ -18,6 +18,7 @@ import torch
 
 import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws
+import dycl_tvm.hcfg.grouped
 import dycl_tvm.hcfg.orders
 import dycl_tvm.hcfg.quantized  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError

@@ -56,10 +56,15 @@ class Layer:
     @property
     def name(self) -> str:
         """The qualified name of the module, or of the weight where there is no module."""
-        text = self.weight.name
-        while text.endswith((".folded", ".weight")):
-            text = text.rpartition(".")[0]
-        return text
+        return name_of(self.weight)
+
+
+def name_of(weight: Constant) -> str:
+    """Return the qualified name of the module of a weight, or of the weight where there is no module."""
+    text = weight.name
+    while text.endswith((".folded", ".weight")):
+        text = text.rpartition(".")[0]
+    return text
 
 
 def layers_of(graph: HCFG) -> list[Layer]:

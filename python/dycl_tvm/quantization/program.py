@@ -14,13 +14,16 @@ from dycl_tvm.hcfg.interpreted import InterpretedModule
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.quantization.observe import Call
 
+#: Why a layer stays float32.
+NOT_FINITE, SKIPPED = "its weights are infinite or not a number in places", "skipped"
+
 
 @dataclass(frozen=True)
 class LayerLoss:
     """A layer: how many places it runs at, and what quantising its input and weights changes in its output.
 
-    ``decibels`` is the power of its output over that of the change, on the calibration inputs; None for a layer that stays float32.
-    ``why`` says why it does.
+    ``decibels`` is the power of its output over that of the change, on the calibration inputs; where weights alone are quantised, the
+    power of the weights over that of their change. It is None for a layer that stays float32, and ``why`` says why it does.
     """
 
     name: str

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -17,8 +17,9 @@ from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.quantization.layers import Layer, layers_of, without
 from dycl_tvm.quantization.numbers import Grid
 from dycl_tvm.quantization.observe import Call, Losses, Ranges, watch
-from dycl_tvm.quantization.program import LayerLoss, QuantizationReport, Quantized
+from dycl_tvm.quantization.program import NOT_FINITE, SKIPPED, Agreement, LayerLoss, QuantizationReport, Quantized
 from dycl_tvm.quantization.rewrite import round_layers
+from dycl_tvm.quantization.weights_only import Kind, round_weights, weight_losses
 from dycl_tvm.staging import StagingOptions, stage_model
 
 if TYPE_CHECKING:
@@ -27,18 +28,23 @@ if TYPE_CHECKING:
 
 def quantize(
     model: Any,
-    calibration_inputs: Iterable[Any],
+    calibration_inputs: Iterable[Any] = (),
     *,
+    weights_only: Literal["int8", "int4"] | None = None,
+    group_size: int | None = None,
     held_out: Iterable[Any] = (),
     skip: Collection[str] = (),
     progress: ProgressLike = None,
     **options: Unpack[StagingOptions],
 ) -> Quantized:
-    """Make a network compute in 8 bits: static quantisation after training.
+    """Make a network compute in 8 bits, or keep its weights in 8 or 4 bits: quantisation after training.
 
     Convolutions of two dimensions and products with constant weights compute with integers: weights are int8 with a scale an
     output channel, what they read is uint8 with one scale and zero point, sums are exact. All else, decisions and their
     thresholds among it, stays float32. docs/quantization.md says what the numbers are, to the bit.
+
+    With ``weights_only`` nothing but the weights of products is rounded, and of embeddings that share them: what networks need that
+    wait for their weights, such as decoders of one token at a time.
 
     Parameters
     ----------
@@ -47,7 +53,11 @@ def quantize(
     calibration_inputs : iterable
         Inputs like those of use: each a tensor, a tuple of positional arguments, or a dict of keyword arguments. The network runs on
         each, by whichever path it takes; the ranges of its tensors are those that were seen. The first one is the example input of
-        the build.
+        the build. With ``weights_only`` the first one alone is used, and models that need no example input need none.
+    weights_only : {"int8", "int4"}, optional
+        Keep only weights as integers, and compute in float32.
+    group_size : int, optional
+        How many neighbours of a row of weights have one scale: 32, 64 or 128. By default 64 for 4 bits, and the whole row for 8.
     held_out : iterable
         Inputs on which the paths and outputs are compared with those of float32, for the report.
     skip : collection of str
@@ -63,12 +73,17 @@ def quantize(
     Raises
     ------
     UsageError
-        If there are no calibration inputs, or a name in ``skip`` is none.
+        If there are no calibration inputs, a name in ``skip`` is none, or there are no such integers or groups.
     UnsupportedError
         As :func:`dycl_tvm.build`.
     """
     phases = Phases(progress)
     calls = [_call(inputs) for inputs in calibration_inputs]
+    if weights_only is not None:
+        kind = Kind.of(weights_only, group_size)
+        return _weights_only(model, calls[0] if calls else None, kind, held_out, skip, options, phases)
+    if group_size is not None:
+        raise UsageError("group_size is for weights_only")
     if not calls:
         raise UsageError("calibration_inputs is empty: give some inputs like those of use")
     graph = _staged(model, calls[0], options, phases)
@@ -91,15 +106,35 @@ def quantize(
         round_layers(graph, chosen, grids)
         run_passes(graph, outlined=False)
     made = Quantized(graph, exact, calls[0])
-    compared = [_call(inputs) for inputs in held_out]
-    with phases.phase("compare", f"{len(compared)} inputs"):
-        agreement = made.agreement(compared) if compared else None
+    agreement = _agreement(made, held_out, phases)
     made.report = QuantizationReport(_losses(layers, chosen, losses, ranges), not_taken, agreement)
     return made
 
 
-def _staged(model: Any, call: Call, options: StagingOptions, phases: Phases) -> HCFG:
-    args, kwargs = call
+def _weights_only(
+    model: Any, call: Call | None, kind: Kind, held_out: Iterable[Any], skip: Collection[str], options: StagingOptions, phases: Phases
+) -> Quantized:
+    graph = _staged(model, call, options, phases)
+    exact = copied_graph(graph)
+    layers = [layer for layer in layers_of(graph) if layer.weight.data.dim() == 2]
+    chosen = [layer for layer in without(layers, skip) if layer.is_finite]
+    with phases.phase("quantize", f"{len(chosen)} layers"):
+        found = round_weights(graph, chosen, kind)
+        losses = weight_losses(graph, layers, found)
+        run_passes(graph, outlined=False)
+    made = Quantized(graph, exact, call)
+    made.report = QuantizationReport(losses, (), _agreement(made, held_out, phases))
+    return made
+
+
+def _agreement(made: Quantized, held_out: Iterable[Any], phases: Phases) -> Agreement | None:
+    compared = [_call(inputs) for inputs in held_out]
+    with phases.phase("compare", f"{len(compared)} inputs"):
+        return made.agreement(compared) if compared else None
+
+
+def _staged(model: Any, call: Call | None, options: StagingOptions, phases: Phases) -> HCFG:
+    args, kwargs = call or ((), {})
     graph = stage_model(model, args or None, example_kwargs=kwargs or None, phases=phases, **options)
     run_passes(graph, outlined=False)
     return graph
@@ -130,8 +165,8 @@ def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses, ra
 
 def _why_not(layer: Layer, chosen: Sequence[Layer], ranges: Ranges) -> str:
     if not layer.is_finite:
-        return "its weights are infinite or not a number in places"
-    return ranges.missing(layer.x) if layer in chosen else "skipped"
+        return NOT_FINITE
+    return ranges.missing(layer.x) if layer in chosen else SKIPPED
 
 
 def _not_taken(graph: HCFG, ranges: Ranges) -> tuple[str, ...]:

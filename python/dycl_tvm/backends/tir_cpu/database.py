@@ -41,7 +41,7 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
     types = "" if work.dtypes == FLOAT32 else f" {work.dtypes.x}*{work.dtypes.weights}+{work.dtypes.accumulator}->{work.dtypes.y}"
     head = f"{cpu} {accuracy}{' cold' if cold else ''}{types}"
     if isinstance(work, Dense):
-        return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}"
+        return f"{head} dense {work.batch}x{work.m}x{work.n}x{work.k}" + (f" g{work.group}" if work.group else "")
     x, y = ("x".join(map(str, t.shape)) + f"/{t.block}" for t in (work.x, work.y))
     window = " ".join(
         f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))

@@ -19,7 +19,7 @@ from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, channelwise
 from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.reading.stages import transposes
-from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.loops import GROUP, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.workload import PACKED_DTYPES, Epilogue, Tensor
 
 #: Operators that the families take as they are.
@@ -66,6 +66,8 @@ class Node:
         Element-wise nodes that are computed in the epilogue of this one, in order.
     attention : tuple, optional
         The workload and what is done to its scores; ``inputs`` are queries, keys, values and the operands of that.
+    group : int
+        Of a node that dequantises weights (integers, scales): how many of a row have one scale.
     """
 
     value: Any
@@ -80,6 +82,7 @@ class Node:
     host: Node | None = None
     packed: bool = False
     attention: tuple[Attention, Epilogue] | None = None
+    group: int = 0
 
     @property
     def last(self) -> Var:
@@ -188,6 +191,8 @@ class Reader:
             node.elementwise, node.channelwise, node.transposes, view = self._known[gv.name_hint]
             if len(node.inputs) != len(self.mod[gv].params) - 1:  # something else than tensors among the arguments
                 node.elementwise = node.channelwise = None
+            attrs = self.mod[gv].attrs
+            node.group = int(attrs[GROUP]) if attrs and GROUP in attrs else 0
             same_size = len(node.inputs) == 1 and node.inputs[0].tensor.numel == node.output.tensor.numel
             node.anchor = "view" if view and same_size and node.inputs[0].tensor.dtype == node.output.tensor.dtype else "tir"
 

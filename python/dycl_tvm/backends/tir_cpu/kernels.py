@@ -144,7 +144,7 @@ class Kernels:
         operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, self.machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
-        weights = self._packed_weights(chosen, out.read(w, Tensor(work.weight_shape, w.tensor.dtype)), out)
+        weights = self._packed_weights(chosen, [out.read(w, Tensor(work.weight_shape, w.tensor.dtype))], out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
             _name(f"conv2d_{chosen.name}", node),
@@ -157,10 +157,10 @@ class Kernels:
         out.write(node.last, work.y, result)
         return chosen.name
 
-    def _packed_weights(self, chosen: Candidate[Any], plain: Any, out: Emitter) -> Any:
+    def _packed_weights(self, chosen: Candidate[Any], plain: Sequence[Any], out: Emitter) -> Any:
         """Emit the packing of weights as the chosen kernel reads them; the build runs it."""
         key = ("pack", chosen.work, chosen.plan)
-        return out.call(f"pack_{chosen.name}", key, lambda: chosen.pack(self.machine), [plain], chosen.packed(self.machine))
+        return out.call(f"pack_{chosen.name}", key, lambda: chosen.pack(self.machine), plain, chosen.packed(self.machine))
 
     def _read_operands(self, node: Node, operands: Sequence[Tensor], out: Emitter) -> list[Any]:
         return [out.read(v, t) for (v, _), t in zip(operands_of(node), operands)]
@@ -301,8 +301,9 @@ class Kernels:
         return epilogue_of(node, operands) if len(operands) == len(shapes) else None
 
     def _emit_product(self, node: Node, out: Emitter) -> str:
-        work = match.dense_work(node)
-        chosen = self.selector.product(work) if work is not None else None
+        # integers, if a family takes them, and else the numbers that they stand for
+        works = [w for w in (match.grouped_work(node), match.dense_work(node)) if w is not None]
+        work, chosen = next(((w, c) for w in works for c in [self.selector.product(w)] if c is not None), (None, None))
         if work is None or chosen is None or node.output is None:
             return ""
         epilogue = self._product_epilogue(node, work)
@@ -310,7 +311,12 @@ class Kernels:
             return ""
         operands = epilogue.operands
         x, w = node.inputs
-        plain = out.transposed(w, (work.n, work.k)) if match.is_product(node) else out.read(w, Tensor((work.k, work.n), w.tensor.dtype))
+        if work.group and w.producer is not None:
+            plain = [out.read(v, v.tensor) for v in w.producer.inputs]
+        elif match.is_product(node):
+            plain = [out.transposed(w, (work.n, work.k))]
+        else:
+            plain = [out.read(w, Tensor((work.k, work.n), w.tensor.dtype))]
         weights = self._packed_weights(chosen, plain, out)
         args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
         key = (chosen.work, chosen.plan, epilogue.key, epilogue.operands)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
@@ -80,6 +81,16 @@ def dense_work(node: Node) -> Dense | None:
         return None
     k, n = w.tensor.shape
     return _dense(node, math.prod(x.tensor.shape[:-1]), n, k)
+
+
+def grouped_work(node: Node) -> Dense | None:
+    """Return the workload of a product whose weights are dequantised for it alone, as one of their integers."""
+    work = dense_work(node) if node.anchor == "relax.matmul" else None
+    made = node.inputs[1].producer if work is not None else None
+    if work is None or made is None or not made.group:
+        return None
+    weights = {"int8": "int8", "uint8": "int4"}[made.inputs[0].tensor.dtype]  # of 4 bits a byte has two
+    return replace(work, dtypes=DTypes(weights=weights), group=made.group)
 
 
 def _dense(node: Node, m: int, n: int, k: int) -> Dense:

@@ -25,6 +25,7 @@ FAMILIES = frozenset(
         "normalisation",
         "reduction",
         "softmax",
+        "weights_only",
         "winograd",
     )
 )

@@ -25,6 +25,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     int8_conv,
     int8_dense,
     int8_depthwise,
+    weights_only,
 )
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
@@ -48,6 +49,7 @@ PRODUCTS: tuple[Family[Dense, Any], ...] = (
     bf16_dense.FAMILY,
     amx_dense.FAMILY,
     int8_dense.FAMILY,
+    weights_only.FAMILY,
 )
 
 #: The types that factors may be rounded to, beside their own.

@@ -10,6 +10,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     convolution,
     determinant,
     elementwise,
+    grouped,
     indexing,
     integers,
     linalg,

@@ -29,7 +29,7 @@ class Family(Protocol[_W, _P]):
         """Return the array of the packed weights. Elements that are no numbers of NumPy lie in it as words of float32."""
 
     def pack(self, work: _W, plan: _P, machine: Machine) -> Any:
-        """Return the PrimFunc (plain weights, packed weights) that the build runs once, on any machine."""
+        """Return the PrimFunc (plain weights, packed weights), for the build to run once; the plain ones are one array or more."""
 
     def kernel(self, work: _W, plan: _P, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (input, packed weights, epilogue operands, output), ready for code generation."""

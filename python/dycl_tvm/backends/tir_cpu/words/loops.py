@@ -34,6 +34,8 @@ INSTRUCTIONS = "dycl.instructions"
 ROWS = "dycl.rows"
 #: Of a parallel loop: for how many launches its work is enough.
 LAUNCHES = "dycl.launches"
+#: Of a function that dequantises weights, (integers, scales) to (k, n): how many of the sum have one scale. Kernels may read the integers.
+GROUP = "dycl.group"
 #: What a kernel is called in symbols and reports; a kernel without it has the name of its function.
 NAME = "dycl.name"
 

@@ -145,7 +145,7 @@ class Dense:
     """A product (batch, m, k) x (batch or 1, k, n) -> (batch, m, n), all plain.
 
     ``constant`` says whether the right side is a weight, which may be packed at build time. ``shared`` says whether all of the batch
-    has one right side (then it is (k, n)).
+    has one right side (then it is (k, n)). ``group`` says how many of the sum share a scale, where the right side is integers with scales.
     """
 
     batch: int
@@ -155,6 +155,7 @@ class Dense:
     constant: bool = True
     shared: bool = True
     dtypes: DTypes = FLOAT32
+    group: int = 0
 
     @property
     def x(self) -> Tensor:
