@@ -146,8 +146,37 @@ def taken_away(x):
     return n, len(stack)
 
 
+def lists_in_lists(x):
+    """A list that grew is an item of others."""
+    found, by_name = [], {}
+    for k in range(3):
+        outs, y = [], x * k
+        while y.sum() < 6:
+            y = y + 1
+            outs.append(int(y.argmax()))
+        found.append(outs)
+        found.insert(0, outs)
+        by_name.setdefault(str(k), outs)
+        if len(outs) > 2:
+            outs.append(k)
+    return found, by_name
+
+
 RIGHT: list[Callable[..., Any]] = [
-    *(stacked, by_path, numbers, left_early, tuples, by_another_function, parts, gone_over, within_another, stored, taken_away),
+    *(
+        stacked,
+        by_path,
+        numbers,
+        left_early,
+        tuples,
+        by_another_function,
+        parts,
+        lists_in_lists,
+        gone_over,
+        within_another,
+        stored,
+        taken_away,
+    ),
     InOtherContainers().eval(),
 ]
 

@@ -135,6 +135,59 @@ def test_a_transducers_greedy_decoder() -> None:
     assert len(graph.blocks) < 100
 
 
+class DecoderOfLists(Decoder):
+    """The same as it is usually written: the last symbol is the last of a list that the inner loop makes longer."""
+
+    def forward(self, frames, length):
+        hidden, symbols = None, []
+        for t in range(int(length)):
+            not_blank, added = True, 0
+            while not_blank and added < 2:
+                after = self.step(symbols[-1] if len(symbols) else None, hidden)
+                k = self.join(torch.cat([frames[t], after[0]])).argmax().item()
+                if k == 3:
+                    not_blank = False
+                else:
+                    symbols.append(k)
+                    hidden = after
+                added += 1
+        return [symbols, frames]
+
+
+def test_a_decoder_with_a_list_of_symbols() -> None:
+    """Where its state is still None the inner loop has ended, and is not made again: the flag is told by the kind of the state."""
+    torch.manual_seed(3)
+    model = DecoderOfLists().eval().requires_grad_(False)
+    inputs = [(torch.randn(6, 4) * 3, torch.tensor(n)) for n in (0, 1, 3, 6, 6, 6)]
+    graph = check(model, inputs, paths=4, max_paths=8, max_length=12)
+    assert len(graph.blocks) < 170
+
+
+def a_flag_that_goes_with_the_kind(x, n):
+    """Each kind comes with one value of a flag and of a number, but for one that comes with both."""
+    h, total, on, k = None, x * 0, False, 0
+    while x.sum() < n:
+        if x[0] > 1:
+            h, on, k = x * 0.5, True, 1
+        elif x[1] > 2:
+            h, on, k = (x, x + 1), True, 2
+        elif x[2] > 0.5:
+            h, k = None, 3
+        if h is None:
+            total = total + (5 if on else 7) + k
+        elif isinstance(h, tuple):
+            total = total + h[0] * h[1] + (k if on else -k)
+        else:
+            total = total + h + (k if on else -k)
+        on = on and bool(x[2] > 0)
+        x = x + 0.75
+    return total, on, k
+
+
+def test_numbers_are_told_by_the_kind() -> None:
+    check(a_flag_that_goes_with_the_kind, INPUTS, paths=6)
+
+
 def a_list_that_may_be_empty(x, n):
     found = []
     while x.sum() < n and len(found) < 6:

@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     TensorLeaf,
     adopt,
     is_immutable,
+    same_number,
     same_plain,
     same_structure,
 )
@@ -185,6 +186,19 @@ class Settled:
 
     def _answer(self, flag: Operand) -> bool | None:
         return self._answers.get(id(flag)) if isinstance(flag, Value) else flag  # type: ignore[return-value]  # a flag is a bool
+
+    def told(self, columns: Iterable[tuple[Value, Sequence[Operand]]]) -> dict[int, Operand]:
+        """Return the parameters of the block where paths have met that are one constant on all paths that are of the kinds settled.
+
+        Of each parameter it is given what each path brings. A flag that a loop tests often changes together with a kind.
+        """
+        known = [(self._answers[id(param)], brought) for param, brought in columns if id(param) in self._answers]
+        told: dict[int, Operand] = {}
+        for param, brought in columns if known else ():
+            left = [x for i, x in enumerate(brought) if all(isinstance(b[i], Value) or b[i] is answer for answer, b in known)]
+            if left and all(same_number(NumberLeaf(None, x), NumberLeaf(None, left[0])) for x in left):
+                told.update({} if isinstance(left[0], Value) else {id(param): left[0]})
+        return told
 
     def _note(self, kinds: list[tuple[Operand, Any]], flag: Value, answer: bool) -> None:
         """Note whether a flag of a value holds: exactly one of them does."""
