@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import pytest
 import torch
 from differential import check, same
@@ -96,6 +98,50 @@ PROGRAMS = [a_state_that_some_trips_set, modes_with_names, asked_in_the_conditio
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_kind_is_a_number_of_the_run(program) -> None:
     check(program, INPUTS, paths=6, max_paths=8)
+
+
+class State(enum.Enum):
+    START, MIDDLE, END = 0.5, 0.75, 1.0
+
+
+MISSING = object()
+
+
+def halved(x):
+    return x * 0.5 + 6
+
+
+def raised(x):
+    return x + 1
+
+
+def names_of_what_to_do(x, n):
+    """Members of an enumeration, sentinels, functions and classes."""
+    state, last, step, kind = State.START, MISSING, raised, int
+    while x.sum() < n:
+        x = step(x.abs()) + state.value
+        if last is not MISSING:
+            x = x + last * 0.1
+        if x[0] > 1:
+            state, step, kind = State.MIDDLE if state is State.START else State.END, halved if x[1] > 2 else raised, float
+        if x[1] > 2:
+            last = x[1]
+    return x, state.name, kind(2.5), last is MISSING
+
+
+def made_by_each_trip(x, n):
+    step = raised
+    while x.sum() < n:
+        x = step(x.abs())
+        if x[0] > 1:
+            step = lambda y, k=float(x[0]): y + k  # noqa: E731
+    return x
+
+
+def test_names_of_what_to_do() -> None:
+    check(names_of_what_to_do, INPUTS, paths=6)
+    with pytest.raises(UnsupportedError):
+        stage(made_by_each_trip, INPUTS[0])
 
 
 class Decoder(nn.Module):

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled
+from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled, told
 from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
+from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.control_flow import Again
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.join.captured import PlaceState
 from dycl_tvm.frontend.trace.join.poison import Poison
@@ -184,9 +184,8 @@ class KeptList(Sealed, ByIndex):
                 _give_up(self)
             if index.step == -1 and (index.start is not None or index.stop is not None):
                 _give_up(self)
-            return program().state.lists.copied(
-                self, _kind(self), [column.flip(0) if index.step == -1 else column[index] for column in rows]
-            )
+            part = [column.flip(0) if index.step == -1 else column[index] for column in rows]
+            return program().state.lists.copied(self, _kind(self), part)
         place = _place_in(self, index, f"{_kind(self).__name__} index out of range")
         return _item(self, [column[place] for column in rows])
 
@@ -216,7 +215,7 @@ class KeptList(Sealed, ByIndex):
     def count(self, item: Any) -> Any:
         """Return how many items are equal to one."""
         equal = _equal_to(self, item)
-        return as_it_was(self).count(item) if equal is None else number(equal.sum())
+        return as_it_was(self).count(item) if equal is None else told(equal.sum())
 
     def index(self, item: Any, *between: Any) -> Any:
         """Return where the first item is that is equal to one."""
@@ -293,7 +292,7 @@ def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
 def contained(x: Any, item: Any) -> Any:
     """Return whether a number is in a list; None where the items are gone over one by one."""
     equal = _equal_to(x, item)
-    return None if equal is None else number(equal.any())
+    return None if equal is None else told(equal.any())
 
 
 def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list[torch.Tensor]:
@@ -378,13 +377,6 @@ def as_it_was(x: Any) -> Any:
     return tuple(items) if kind is tuple else current().heap.born(items if kind is list else kind(items, items_of(x).most))
 
 
-def begin_anew() -> NoReturn:
-    """Stage the program from its beginning, with what was found of its lists."""
-    again = Again()
-    program().trampolines.passing = again  # a handler may swallow it
-    raise again
-
-
 def stand_in(kind: type, items: Items, used: Callable[[], None]) -> Any:
     """Return what stands for a container; ``used`` is called where it is used in a way that is not known, and begins anew."""
     made = _kind_of(kind)(kind, used)
@@ -396,19 +388,17 @@ class KeptLists:
     """The lists of a model for which something stands, until a use shows that it cannot."""
 
     def __init__(self) -> None:
-        self._stand_ins: dict[int, tuple[Any, Any]] = {}
-        self._given_up: dict[int, Any] = {}
+        #: By identity: the list, and what stands for it.
+        self.stand_ins = StandIns[int, tuple[Any, Any]]()
         self._tried: list[tuple[Any, Form, list[Any]]] = []
-        self._anew = False
+        self._given_up_before = 0
         #: The lists whose copies are lists.
         self._one_by_one: dict[int, Any] = {}
-        #: Why the program was refused where these stood for their lists.
-        self.refusal: UnsupportedError | None = None
 
     @property
     def size(self) -> tuple[int, int, int]:
         """Differs with everything found."""
-        return len(self._stand_ins), len(self._given_up), len(self._one_by_one)
+        return len(self.stand_ins.known), len(self.stand_ins.given_up), len(self._one_by_one)
 
     def try_one(self, initial: PlaceState, now: PlaceState) -> bool:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
@@ -419,7 +409,7 @@ class KeptLists:
         if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
         bounded = current().limits.length is not None or getattr(x, "maxlen", None) is not None
-        if not bounded or id(x) in self._given_up or id(x) in self._stand_ins:
+        if not bounded or self.is_given_up(x) or self.stands_for(x):
             return False
         self._tried.append((x, form, [c.obj for c in initial.items]))
         return True
@@ -432,13 +422,13 @@ class KeptLists:
     def _stand_in(self, x: Any, form: Form, held: list[Any]) -> tuple[Any, Items]:
         kind: Any = type(x)
         items = Items(form, beginning(form, held), x)
-        made = stand_in(kind, items, lambda: self._used(x))
-        self._stand_ins[id(x)] = (x, made)
+        made = stand_in(kind, items, lambda: self.stand_ins.used(id(x)))
+        self.stand_ins.known[id(x)] = (x, made)
         return made, items
 
     def stands_for(self, x: Any) -> bool:
         """Whether something stands for a list."""
-        return id(x) in self._stand_ins
+        return id(x) in self.stand_ins.known
 
     def copied(self, x: Any, kind: type, columns: list[torch.Tensor] | None = None) -> Any:
         """Return a list or tuple of the items of such a list, or of those in some columns; what is done with it is done with the rows."""
@@ -449,7 +439,7 @@ class KeptLists:
             return current().heap.born(found) if kind is list else kind(found)
         items = current().heap.born(Items(form, {leaf.name: rows for leaf, rows in zip(form.leaves, columns)}, None))
         items.parent = parent
-        is_kept = any(made is parent for _, made in self._stand_ins.values())
+        is_kept = any(made is parent for _, made in self.stand_ins.known.values())
         used = (lambda: self._want_items(parent)) if is_kept else object.__getattribute__(parent, "_used")
         return current().heap.born(stand_in(kind, items, used))
 
@@ -474,28 +464,12 @@ class KeptLists:
 
     def is_given_up(self, x: Any) -> bool:
         """Whether an object is a list that was found to be used otherwise."""
-        return id(x) in self._given_up
+        return id(x) in self.stand_ins.given_up
 
     def begin_anew(self) -> bool:
         """Whether lists were given up since this was asked: what was found of them is not so of the lists themselves."""
-        anew, self._anew = self._anew, False
-        return anew
-
-    def give_up(self, refusal: UnsupportedError) -> bool:
-        """Begin anew with the lists themselves, as the program was refused; whether there are any."""
-        found = [x for x, _ in self._stand_ins.values()]
-        for x in found:
-            self._forget(x)
-        if found and refusal.__cause__ is None:  # else it is of what stood for a list
-            self.refusal = self.refusal or refusal
-        return bool(found)
-
-    def _forget(self, x: Any) -> None:
-        self._given_up[id(x)], self._anew = self._stand_ins.pop(id(x))[0], True
-
-    def _used(self, x: Any) -> None:
-        self._forget(x)
-        begin_anew()
+        before, self._given_up_before = self._given_up_before, len(self.stand_ins.given_up)
+        return before != self._given_up_before
 
 
 _KINDS = (list, collections.deque)

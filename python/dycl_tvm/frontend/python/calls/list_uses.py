@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, as_it_was, items_of, length_of
-from dycl_tvm.frontend.python.calls.kept_rows import Leaf
+from dycl_tvm.frontend.python.calls.kept_rows import Leaf, told
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.recorder import item as number
 
 #: Of these elements a sum has another type.
 _NO_SUMS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -35,16 +34,16 @@ def sum_of(x: Any, compensates: bool) -> Any:
     if not isinstance(form, Leaf) or form.kind == "int" or form.dtype in _NO_SUMS or not length_of(x) > 0:
         return None
     if form.kind == "bool":
-        return number(rows.sum())
+        return told(rows.sum())
     totals = rows.cumsum(0)
     if not form.kind:
         return 0 + totals[-1]
     if not compensates:
-        return number(totals[-1]) + 0.0
+        return told(totals[-1]) + 0.0
     before = torch.cat([rows.new_zeros(1), totals[:-1]])
     part = totals - before
     lost = ((before - (totals - part)) + (rows - part)).cumsum(0)[-1]
-    return number(torch.where(lost - lost < lost.abs(), totals[-1] + lost, totals[-1])) + 0.0
+    return told(torch.where(lost - lost < lost.abs(), totals[-1] + lost, totals[-1])) + 0.0
 
 
 def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
@@ -60,23 +59,23 @@ def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[st
         return None
     require(length_of(x) > 0, _error_of(callee))
     if form.kind == "bool":
-        return number(rows.any() if callee is max else rows.all())
+        return told(rows.any() if callee is max else rows.all())
     if form.kind == "int":
-        return number(rows.amax(0) if callee is max else rows.amin(0))
+        return told(rows.amax(0) if callee is max else rows.amin(0))
     known = torch.where(rows != rows, float("-inf") if callee is max else float("inf"), rows)
     best = known.amax(0) if callee is max else known.amin(0)
     first = torch.where(rows == best, torch.arange(length_of(x)), 2**62).amin(0)
-    return number(rows[number(torch.where(rows[0] != rows[0], 0, first))])
+    return told(rows[told(torch.where(rows[0] != rows[0], 0, first))])
 
 
 def quantified(x: Any, every: bool) -> Any:
-    """Return whether all items of a list are true, or any; None where the rows do not tell."""
+    """Return whether all numbers of a list are true, or any; None where the rows do not tell."""
     if not issubclass(type(x), KeptList):
         return None
     form, rows = items_of(x).form, items_of(x).rows[0]
-    if not isinstance(form, Leaf) or form.shape or form.dtype.is_complex:
+    if not isinstance(form, Leaf) or not form.kind:
         return None
-    return number((rows != 0).all() if every else (rows != 0).any())
+    return told((rows != 0).all() if every else (rows != 0).any())
 
 
 def sorted_of(x: Any, given: dict[str, Any]) -> Any:

@@ -8,6 +8,8 @@ made it: so there are as many paths behind that place as there are kinds, howeve
 
 from __future__ import annotations
 
+import enum
+import types
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -86,7 +88,19 @@ def is_kind(c: Captured) -> bool:
         return not isinstance(c.value, Stale)
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
-    return isinstance(c, Plain) and is_immutable(c.obj)
+    return isinstance(c, Plain) and (is_immutable(c.obj) or _is_name(c.obj))
+
+
+def _is_name(x: Any) -> bool:
+    """Whether an object that the program had before the call says what to do: a state of a machine, a step, a sentinel."""
+    if isinstance(x, types.MethodType):
+        return isinstance(x.__func__, types.FunctionType) and not _is_made_now(x.__func__) and not _is_made_now(x.__self__)
+    return type(x) is object or (isinstance(x, (enum.Enum, types.FunctionType)) and not _is_made_now(x))
+
+
+def _is_made_now(x: Any) -> bool:
+    heap = current().heap
+    return heap.is_newer(x, heap.run_started)
 
 
 def are_one_kind(a: Captured, b: Captured) -> bool:
@@ -97,7 +111,7 @@ def are_one_kind(a: Captured, b: Captured) -> bool:
         return _alike(a.obj, b.obj)
     if isinstance(a, NumberLeaf) and isinstance(b, NumberLeaf):
         return scalars._kind(a.operand) == scalars._kind(b.operand)
-    return isinstance(a, Plain) and isinstance(b, Plain) and same_plain([a.obj, b.obj])
+    return isinstance(a, Plain) and isinstance(b, Plain) and (a.obj is b.obj or same_plain([a.obj, b.obj]))
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -124,8 +138,8 @@ def by_kind(found: Sequence[Captured]) -> Groups | None:
 
 def are_few(kinds: Sequence[Captured]) -> bool:
     """Whether one value may be of so many kinds: what grows in every trip of a loop would be of ever more."""
-    types = Counter(type(c.obj) for c in kinds if not isinstance(c, Plain))
-    return len(kinds) <= _MOST and all(n <= _MOST_OF_A_TYPE for n in types.values())
+    of_types = Counter(type(c.obj) for c in kinds if not isinstance(c, Plain))
+    return len(kinds) <= _MOST and all(n <= _MOST_OF_A_TYPE for n in of_types.values())
 
 
 def placeholder(type_: Type) -> Operand:
