@@ -146,8 +146,37 @@ def taken_away(x):
     return n, len(stack)
 
 
+def lists_in_lists(x):
+    """A list that grew is an item of others."""
+    found, by_name = [], {}
+    for k in range(3):
+        outs, y = [], x * k
+        while y.sum() < 6:
+            y = y + 1
+            outs.append(int(y.argmax()))
+        found.append(outs)
+        found.insert(0, outs)
+        by_name.setdefault(str(k), outs)
+        if len(outs) > 2:
+            outs.append(k)
+    return found, by_name
+
+
 RIGHT: list[Callable[..., Any]] = [
-    *(stacked, by_path, numbers, left_early, tuples, by_another_function, parts, gone_over, within_another, stored, taken_away),
+    *(
+        stacked,
+        by_path,
+        numbers,
+        left_early,
+        tuples,
+        by_another_function,
+        parts,
+        lists_in_lists,
+        gone_over,
+        within_another,
+        stored,
+        taken_away,
+    ),
     InOtherContainers().eval(),
 ]
 
@@ -278,6 +307,79 @@ def large_ints(x):
 @pytest.mark.parametrize("model", [indexed_by_other_numbers, errors_as_in_eager, large_ints], ids=lambda m: m.__name__)
 def test_what_python_makes_of_it(model: Callable[..., Any]) -> None:
     check(model, INPUTS, max_length=16)
+
+
+def numbers_of(x, make):
+    made = []
+    while x.sum() < 6:
+        x = x + 1
+        made.append(make((x * 7).sin()))
+    return made
+
+
+def in_other_orders(x):
+    """The loops over the list are rolled."""
+    outs, t = grown(x), x * 0
+    for i, o in enumerate(outs, 2):
+        for before in reversed(outs[:3]):
+            t = t * 0.5 + before * i
+        if t.sum() > 40:
+            break
+    for i, (o, after) in enumerate(zip(outs, outs[1:])):
+        t = t * 0.5 + o * after + i
+    return t, outs[::-1]
+
+
+def extremes_of_numbers(x):
+    ints, floats, truths = [], [], []
+    while x.sum() < 6:
+        x = x + 1
+        y = (x * 7).sin()
+        ints.append(int(y.argmax()))
+        floats.append(y.sum().item())
+        truths.append(bool(y.sum() > 0))
+    if not ints:
+        return any(ints), all(truths)
+    return max(ints), min(ints), max(floats), min(floats), max(truths), min(truths), any(ints), all(truths), any(floats)
+
+
+def with_nans(x):
+    """Python compares them one after the other: a NaN that comes first stays, another is passed over."""
+    roots = numbers_of(x, lambda y: y.sum().sqrt().item())
+    return (max(roots), min(roots)) if len(roots) > 1 else len(roots)
+
+
+def in_order(x):
+    ints = numbers_of(x, lambda y: int(y.argmax()))
+    return sorted(ints), sorted(ints, reverse=True), ints
+
+
+def none_is_the_largest(x):
+    try:
+        return max(numbers_of(x, lambda y: int(y.argmax())))
+    except ValueError as error:
+        return str(error)
+
+
+USES = [in_other_orders, extremes_of_numbers, with_nans, in_order, none_is_the_largest]
+
+
+@pytest.mark.parametrize("model", USES, ids=lambda m: m.__name__)
+def test_other_orders_and_extremes(model: Callable[..., Any]) -> None:
+    check(model, INPUTS, max_length=16)
+
+
+def test_where_an_iterator_was_left_is_not_known() -> None:
+    def model(x):
+        items, t = enumerate(grown(x)), x
+        for _, o in items:
+            if o.sum() > 3:
+                break
+            t = t + o
+        return t, next(items, None)
+
+    with pytest.raises(UnsupportedError):
+        stage(model, INPUTS[0], max_length=16)
 
 
 def caught(x, use):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import pytest
 import torch
 from differential import check, same
@@ -98,6 +100,50 @@ def test_the_kind_is_a_number_of_the_run(program) -> None:
     check(program, INPUTS, paths=6, max_paths=8)
 
 
+class State(enum.Enum):
+    START, MIDDLE, END = 0.5, 0.75, 1.0
+
+
+MISSING = object()
+
+
+def halved(x):
+    return x * 0.5 + 6
+
+
+def raised(x):
+    return x + 1
+
+
+def names_of_what_to_do(x, n):
+    """Members of an enumeration, sentinels, functions and classes."""
+    state, last, step, kind = State.START, MISSING, raised, int
+    while x.sum() < n:
+        x = step(x.abs()) + state.value
+        if last is not MISSING:
+            x = x + last * 0.1
+        if x[0] > 1:
+            state, step, kind = State.MIDDLE if state is State.START else State.END, halved if x[1] > 2 else raised, float
+        if x[1] > 2:
+            last = x[1]
+    return x, state.name, kind(2.5), last is MISSING
+
+
+def made_by_each_trip(x, n):
+    step = raised
+    while x.sum() < n:
+        x = step(x.abs())
+        if x[0] > 1:
+            step = lambda y, k=float(x[0]): y + k  # noqa: E731
+    return x
+
+
+def test_names_of_what_to_do() -> None:
+    check(names_of_what_to_do, INPUTS, paths=6)
+    with pytest.raises(UnsupportedError):
+        stage(made_by_each_trip, INPUTS[0])
+
+
 class Decoder(nn.Module):
     """A transducer's greedy decoder: its state and its last symbol are None until there is a symbol."""
 
@@ -133,6 +179,59 @@ def test_a_transducers_greedy_decoder() -> None:
     inputs = [(torch.randn(6, 4) * 3, torch.tensor(n)) for n in (0, 1, 3, 6, 6, 6)]
     graph = check(model, inputs, paths=4, max_paths=8)
     assert len(graph.blocks) < 100
+
+
+class DecoderOfLists(Decoder):
+    """The same as it is usually written: the last symbol is the last of a list that the inner loop makes longer."""
+
+    def forward(self, frames, length):
+        hidden, symbols = None, []
+        for t in range(int(length)):
+            not_blank, added = True, 0
+            while not_blank and added < 2:
+                after = self.step(symbols[-1] if len(symbols) else None, hidden)
+                k = self.join(torch.cat([frames[t], after[0]])).argmax().item()
+                if k == 3:
+                    not_blank = False
+                else:
+                    symbols.append(k)
+                    hidden = after
+                added += 1
+        return [symbols, frames]
+
+
+def test_a_decoder_with_a_list_of_symbols() -> None:
+    """Where its state is still None the inner loop has ended, and is not made again: the flag is told by the kind of the state."""
+    torch.manual_seed(3)
+    model = DecoderOfLists().eval().requires_grad_(False)
+    inputs = [(torch.randn(6, 4) * 3, torch.tensor(n)) for n in (0, 1, 3, 6, 6, 6)]
+    graph = check(model, inputs, paths=4, max_paths=8, max_length=12)
+    assert len(graph.blocks) < 170
+
+
+def a_flag_that_goes_with_the_kind(x, n):
+    """Each kind comes with one value of a flag and of a number, but for one that comes with both."""
+    h, total, on, k = None, x * 0, False, 0
+    while x.sum() < n:
+        if x[0] > 1:
+            h, on, k = x * 0.5, True, 1
+        elif x[1] > 2:
+            h, on, k = (x, x + 1), True, 2
+        elif x[2] > 0.5:
+            h, k = None, 3
+        if h is None:
+            total = total + (5 if on else 7) + k
+        elif isinstance(h, tuple):
+            total = total + h[0] * h[1] + (k if on else -k)
+        else:
+            total = total + h + (k if on else -k)
+        on = on and bool(x[2] > 0)
+        x = x + 0.75
+    return total, on, k
+
+
+def test_numbers_are_told_by_the_kind() -> None:
+    check(a_flag_that_goes_with_the_kind, INPUTS, paths=6)
 
 
 def a_list_that_may_be_empty(x, n):

@@ -157,7 +157,7 @@ class ModelState(LivesOn):
             try:
                 self._twins.put(self._reachable.values(), {id(x): (x, made)})
             except UnsupportedError as refusal:
-                self.lists.give_up(refusal)
+                self.lists.stand_ins.refused(refusal)
                 return
             self._reach([(self._labels[id(x)], made), (self._labels[id(x)], items)])
 

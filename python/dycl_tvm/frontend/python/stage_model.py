@@ -185,8 +185,9 @@ def _stage(
             except Again:
                 continue
             except UnsupportedError as refusal:
-                if not growing.give_up(refusal) and not state.lists.give_up(refusal) and not state.unread.try_otherwise():
-                    raise growing.explained(state.lists.refusal or refusal) from None
+                stood = growing.stand_ins.refused(refusal) or state.lists.stand_ins.refused(refusal)
+                if not stood and not state.unread.try_otherwise():
+                    raise growing.explained(state.lists.stand_ins.refusal or refusal) from None
                 continue
             finally:
                 program.trampolines.restore()

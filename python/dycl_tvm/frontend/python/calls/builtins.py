@@ -26,6 +26,7 @@ from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
+from dycl_tvm.frontend.python.calls.list_uses import extreme_of, quantified
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
 from dycl_tvm.frontend.python.calls.progress import substitute_of as progress_bar
@@ -144,6 +145,8 @@ def _abs(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _extremum(largest: bool) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (found := extreme_of(callee, args, kwargs)) is not None:
+            return found
         values = list(args[0]) if len(args) == 1 else list(args)
         if _plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
@@ -219,10 +222,11 @@ def _mixed(values: list[Any]) -> scalars.Mixed | None:
 
 def _quantifier(kind: str) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(args[0], (torch.Tensor, list, tuple, set, dict)):
-            items = list(args[0])
-        else:
+        if (found := quantified(args[0], every=kind == "and")) is not None:
+            return found
+        if not isinstance(args[0], (torch.Tensor, list, tuple, set, dict)):
             return callee(*args, **kwargs)  # a generator: its own tests fork
+        items = list(args[0])
         if _plain(tuple(items)):
             return callee(items)
         result = bool_op(kind, True, items[0], *[lambda x=x: x for x in items[1:]])
@@ -432,10 +436,6 @@ def _setattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     attributes.setattr(value, obj, name)
 
 
-def _delattr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attributes.delattr(*args)
-
-
 def _list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for a in args:
         if isinstance(a, Poison):
@@ -539,7 +539,7 @@ TABLE: dict[Any, Substitute] = {
     getattr: _attributes,
     vars: _attributes,
     dir: _attributes,
-    delattr: _delattr,
+    delattr: lambda callee, args, kwargs: attributes.delattr(*args),
     list: _consumes(_list),
     tuple: _consumes(_list),
     dict: _consumes(_list),

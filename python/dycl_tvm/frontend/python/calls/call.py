@@ -24,8 +24,9 @@ from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatc
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, call_with_list
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
+from dycl_tvm.frontend.python.calls.list_uses import call_with_list, only_keeps
 from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
 from dycl_tvm.frontend.python.calls.sums import handed
 from dycl_tvm.frontend.python.calls.text_methods import make_text
@@ -507,7 +508,7 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     pure = type(callee) in _PURE_KINDS and callee in _PURE
     module = about.module
     for a in (*args, *kwargs.values()):
-        if type(a) in _INERT:
+        if type(a) in _INERT or (issubclass(type(a), KeptList) and only_keeps(callee)):
             continue
         if isinstance(a, Poison):
             if type(a) is Text and _makes_exception(callee):

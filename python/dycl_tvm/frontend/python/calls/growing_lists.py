@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_lists import Items, begin_anew, stand_in
+from dycl_tvm.frontend.python.calls.kept_lists import Items, stand_in
 from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
+from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.hcfg.nodes import Origin
 from dycl_tvm.hcfg.types import INT
 
 #: Where a list is made: the code, and the instruction in it.
@@ -47,22 +47,19 @@ class GrowingLists:
     """The lists of a program for which something stands, until a use shows that it cannot."""
 
     def __init__(self) -> None:
-        self._known: dict[Place, _Known] = {}
-        self._given_up: set[Place] = set()
-        #: What showed first that it cannot.
-        self._reason = ""
+        self.stand_ins = StandIns[Place, _Known]()
 
     def made(self, x: list[Any], frame: FrameType) -> Any:
         """Return a list that code makes just now, or what stands for it."""
         code = frame.f_code
         place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti
-        heap, known = current().heap, self._known.get(place)
+        heap, known = current().heap, self.stand_ins.known.get(place)
         if known is None:
             current().get(_Made).places[id(x)] = place
             return heap.born(x)
         items = heap.born(Items(known.form, _no_rows(known), None))
         items.differs = None if known.varies else lambda: self._vary(place)
-        found = heap.born(stand_in(list, items, lambda: self._give_up(place)))
+        found = heap.born(stand_in(list, items, lambda: self._used(place)))
         found.extend(x)
         return found
 
@@ -70,40 +67,26 @@ class GrowingLists:
         """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
         place = current().get(_Made).places.get(id(x)) if type(x) is list else None
         forms = [form_of(i) for i in items]
-        if place is None or place in self._given_up or not forms or forms[0] is None or any(f != forms[0] for f in forms):
+        if place is None or place in self.stand_ins.given_up or not forms or forms[0] is None or any(f != forms[0] for f in forms):
             return
-        self._known[place] = _Known(forms[0], by_path)
+        self.stand_ins.known[place] = _Known(forms[0], by_path)
         begin_anew()
-
-    def give_up(self, refusal: UnsupportedError) -> bool:
-        """Let nothing stand for any list, as the program was refused; whether anything did."""
-        self._given_up |= self._known.keys()
-        found = bool(self._known)
-        self._known.clear()
-        if found and refusal.__cause__ is None:  # else it is of what stood for a list
-            self._because_of(refusal.origin, refusal.reason)
-        return found
 
     def explained(self, refusal: UnsupportedError) -> UnsupportedError:
         """Return a refusal of the program with the lists themselves, and why nothing stands for them."""
-        if not self._reason:
+        first = self.stand_ins.refusal
+        if first is None or first.origin is None:
             return refusal
-        return type(refusal)(f"{refusal.reason}\n{self._reason}", refusal.origin, refusal.suggestion)
-
-    def _because_of(self, origin: Origin | None, reason: str) -> None:
-        if origin is not None and not self._reason:
-            where = f'  File "{origin.file}", line {origin.line}: {origin.code}\n    {reason.splitlines()[0]}'
-            self._reason = f"No tensor can have the items of the list as its rows, because of\n{where}"
+        where = f'  File "{first.origin.file}", line {first.origin.line}: {first.origin.code}\n    {first.reason.splitlines()[0]}'
+        reason = f"{refusal.reason}\nNo tensor can have the items of the list as its rows, because of\n{where}"
+        return type(refusal)(reason, refusal.origin, refusal.suggestion)
 
     def _vary(self, place: Place) -> None:
-        self._known[place].varies = True
+        self.stand_ins.known[place].varies = True
         begin_anew()
 
-    def _give_up(self, place: Place) -> None:
-        del self._known[place]
-        self._given_up.add(place)
-        self._because_of(current().origin(), "this cannot be done with such rows")
-        begin_anew()
+    def _used(self, place: Place) -> NoReturn:
+        self.stand_ins.used(place, UnsupportedError("this cannot be done with such rows", current().origin()))
 
 
 def _no_rows(known: _Known) -> dict[str, torch.Tensor]:

@@ -8,21 +8,25 @@ switch. Generators have no position to speak of: they fork (see :mod:`..flow.ite
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import sys
 import types
 import warnings
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.choices import switch
+from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn, in_turn
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.heap.places import attribute_of
-from dycl_tvm.frontend.trace.join.poison import Poison, use
+from dycl_tvm.frontend.trace.join.poison import Poison, Refusing, Why, use
 from dycl_tvm.frontend.trace.session import OfOneRun, current, staging
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.hcfg.nodes import Raise, Value
@@ -37,7 +41,7 @@ class Ending(OfOneRun):
     fatal: frozenset[int] = frozenset()
 
 
-class OwnIterator:
+class OwnIterator(ByIndex):
     """Base of the iterators whose position is an attribute."""
 
     #: What the program takes it for.
@@ -53,6 +57,21 @@ class OwnIterator:
 
     def __next__(self) -> Any:
         raise NotImplementedError
+
+    def in_turn(self) -> InTurn | None:
+        """Return what is left, if a loop can go over it by number; nothing is asked of the iterator behind that loop."""
+        return None
+
+    def are_any(self) -> Any:
+        """Return whether the iterator is true: it is, even at its end."""
+        return True
+
+    @contextlib.contextmanager
+    def spent(self, name: str) -> Iterator[None]:
+        """Let a loop go over what is left: of where it leaves the iterator no path knows."""
+        why = Why(f"where a {self.kind.__name__} stands is used behind a loop that went over it, which a number of the run ends")
+        self.put(name, Poison(Refusing(current().origin(), "loop over the list itself, and count in a variable"), why))
+        yield
 
     __class__ = property(lambda self: self.kind)  # type: ignore[assignment]
 
@@ -118,6 +137,18 @@ class _Positions(OwnIterator):
             item = self.items[at]
         self.put("position", at + self.step)
         return item
+
+    def in_turn(self) -> InTurn | None:
+        """Return the items of a list that a loop has made longer from where the iterator stands."""
+        items, first = self.items, self.position
+        inner = in_turn(items)
+        if inner is None or isinstance(first, Poison):
+            return None
+        forwards = self.step > 0
+        if forwards and (scalars.is_symbolic(first) or first < 0):
+            return None
+        count = inner.count - first if forwards else scalars.select(first < inner.count, first + 1, 0)
+        return InTurn(count, lambda index: inner.item(first + self.step * index), (*inner.going, lambda: self.spent("position")))
 
     def __length_hint__(self) -> int:
         at = self.position
@@ -222,6 +253,13 @@ class Enumerate(OwnIterator):
         self.put("count", count + 1)
         return count, item
 
+    def in_turn(self) -> InTurn | None:
+        """Return what is left of the source, with its numbers."""
+        inner, first = in_turn(self.source), self.count
+        if inner is None or isinstance(first, Poison):
+            return None
+        return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.going, lambda: self.spent("count")))
+
 
 class Zip(OwnIterator):
     kind = zip
@@ -240,6 +278,17 @@ class Zip(OwnIterator):
                     self._check_ended(i)
                 raise
         return tuple(items)
+
+    def in_turn(self) -> InTurn | None:
+        """Return what is left of the sources, as far as the shortest of them goes."""
+        found = [in_turn(source) for source in self.sources]
+        inner = [turns for turns in found if turns is not None]
+        if self.strict or not inner or len(inner) < len(found):
+            return None
+        count = functools.reduce(lambda a, b: scalars.select(a < b, a, b), [turns.count for turns in inner])
+        return InTurn(
+            count, lambda index: tuple([turns.item(index) for turns in inner]), tuple([going for turns in inner for going in turns.going])
+        )
 
     def _check_ended(self, stopped: int) -> None:
         plural = "s 1-" if stopped > 1 else " "
@@ -414,7 +463,7 @@ def own(iterable: Any) -> Any:
         if iterable.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return _Positions(items=tuple(iterable.unbind(0)), position=0, step=1)
-    if plain in _SEQUENCES:
+    if plain in _SEQUENCES or in_turn(iterable) is not None:
         return sequence(iterable)
     if plain in _SIZED:
         return _Snapshot(items=tuple(iterable), source=iterable, position=0, step=1)
@@ -430,7 +479,8 @@ _SIZED: frozenset[Any] = frozenset(
 
 def sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:
     made = _Positions(items=items, position=position, step=step)
-    made.kind = type(iter(items)) if step > 0 else type(reversed(items))
+    plain = [] if issubclass(type(items), ByIndex) else items
+    made.kind = type(iter(plain)) if step > 0 else type(reversed(plain))
     return made
 
 

@@ -16,18 +16,17 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled
+from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled, told
 from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
-from dycl_tvm.frontend.python.flow.iteration import ByIndex
+from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
+from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.clock import OwnValue
-from dycl_tvm.frontend.trace.control_flow import Again
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.join.captured import PlaceState
 from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
-from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -36,9 +35,6 @@ from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
-
-#: Of these elements a sum has another type.
-_NO_SUMS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 class Items:
@@ -125,21 +121,21 @@ class KeptList(Sealed, ByIndex):
 
     def insert(self, index: Any, item: Any) -> None:
         """Add a tensor before the first; elsewhere is another use."""
-        if type(index) is not int or index or _items_of(self).is_deque:
+        if type(index) is not int or index or items_of(self).is_deque:
             _give_up(self)
         _put_first(self, item)
 
     def extend(self, items: Any) -> None:
         """Add tensors behind the last."""
-        if issubclass(type(items), KeptList) and _items_of(items).form == _items_of(self).form and items is not self:
-            _put(self, [torch.cat(both) for both in zip(_items_of(self).rows, _items_of(items).rows)], newest_last=True)
+        if issubclass(type(items), KeptList) and items_of(items).form == items_of(self).form and items is not self:
+            _put(self, [torch.cat(both) for both in zip(items_of(self).rows, items_of(items).rows)], newest_last=True)
             return
         for item in items:
             self.append(item)
 
     def pop(self, index: Any = -1) -> Any:
         """Take the first or the last away."""
-        if type(index) is not int or index not in (0, -1) or (index == 0 and _items_of(self).is_deque):
+        if type(index) is not int or index not in (0, -1) or (index == 0 and items_of(self).is_deque):
             _give_up(self)
         return _take(self, index)
 
@@ -149,7 +145,7 @@ class KeptList(Sealed, ByIndex):
 
     def clear(self) -> None:
         """Take all away."""
-        _put(self, [rows[:0] for rows in _items_of(self).rows], newest_last=True)
+        _put(self, [rows[:0] for rows in items_of(self).rows], newest_last=True)
 
     def __iadd__(self, items: Any) -> Any:
         self.extend(items)
@@ -171,7 +167,7 @@ class KeptList(Sealed, ByIndex):
         return made
 
     def __len__(self) -> int:
-        rows = _items_of(self).rows[0]
+        rows = items_of(self).rows[0]
         return decided_length(rows, 0) if isinstance(rows, Grown) else len(rows)
 
     def are_any(self) -> Any:
@@ -182,16 +178,19 @@ class KeptList(Sealed, ByIndex):
         return bool(length_of(self) > 0)
 
     def __getitem__(self, index: Any) -> Any:
-        rows = _items_of(self).rows
+        rows = items_of(self).rows
         if isinstance(index, slice):
-            if index.step not in (None, 1) or _items_of(self).is_deque:
+            if index.step not in (None, 1, -1) or items_of(self).is_deque:
                 _give_up(self)
-            return program().state.lists.copied(self, _kind(self), [column[index] for column in rows])
+            if index.step == -1 and (index.start is not None or index.stop is not None):
+                _give_up(self)
+            part = [column.flip(0) if index.step == -1 else column[index] for column in rows]
+            return program().state.lists.copied(self, _kind(self), part)
         place = _place_in(self, index, f"{_kind(self).__name__} index out of range")
         return _item(self, [column[place] for column in rows])
 
     def __setitem__(self, index: Any, item: Any) -> None:
-        if isinstance(index, slice) or _items_of(self).is_deque:
+        if isinstance(index, slice) or items_of(self).is_deque:
             _give_up(self)
         place, length = _place_in(self, index, "list assignment index out of range"), length_of(self)
         _put(self, _joined(self, item, lambda rows, row: _with_row(rows, place, length, row)), newest_last=True)
@@ -204,43 +203,47 @@ class KeptList(Sealed, ByIndex):
             require(length_of(self) > 0, IndexError("list assignment index out of range"))
         rest = slice(part.stop, None) if part.start is None else slice(None, part.start)
         none = part.start is None and part.stop is None
-        _put(self, [rows[:0] if none else rows[rest] for rows in _items_of(self).rows], newest_last=True)
+        _put(self, [rows[:0] if none else rows[rest] for rows in items_of(self).rows], newest_last=True)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_listed(self, _items_of(self).rows))
+        return iter(_listed(self, items_of(self).rows))
 
     def __contains__(self, item: Any) -> Any:
         found = contained(self, item)
-        return item in _as_it_was(self) if found is None else found
+        return item in as_it_was(self) if found is None else found
 
     def count(self, item: Any) -> Any:
         """Return how many items are equal to one."""
         equal = _equal_to(self, item)
-        return _as_it_was(self).count(item) if equal is None else number(equal.sum())
+        return as_it_was(self).count(item) if equal is None else told(equal.sum())
 
     def index(self, item: Any, *between: Any) -> Any:
         """Return where the first item is that is equal to one."""
-        return _as_it_was(self).index(item, *between)
+        return as_it_was(self).index(item, *between)
 
-    @contextlib.contextmanager
-    def gone_over(self) -> Iterator[Any]:
-        """Tell a loop how many items there are. As long as it goes over them the list stays as it is."""
-        items = _items_of(self)
-        items.loops += 1
-        try:
-            yield length_of(self)
-        finally:
-            items.loops -= 1
+    def in_turn(self) -> InTurn:
+        """Return what a loop goes over; as long as it does the list stays as it is."""
+        return InTurn(length_of(self), lambda index: self[index], (lambda: _gone_over(items_of(self)),))
 
     def copy(self) -> Any:
         """Return a list of the items."""
         return program().state.lists.copied(self, _kind(self))
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(_as_it_was(self))
+        return reversed(as_it_was(self))
 
 
-def _items_of(x: Any) -> Any:
+@contextlib.contextmanager
+def _gone_over(items: Items) -> Iterator[None]:
+    items.loops += 1
+    try:
+        yield
+    finally:
+        items.loops -= 1
+
+
+def items_of(x: Any) -> Any:
+    """Return what a list holds."""
     return object.__getattribute__(x, "_items")
 
 
@@ -254,13 +257,13 @@ def _give_up(x: Any) -> NoReturn:
 
 
 def _parent_of(x: Any) -> Any:
-    parent = _items_of(x).parent
+    parent = items_of(x).parent
     return x if parent is None else parent
 
 
 def length_of(x: Any) -> Any:
     """Return how long a list is, which may be a number of the run."""
-    rows = _items_of(x).rows[0]
+    rows = items_of(x).rows[0]
     return as_number(rows.length) if isinstance(rows, Grown) else len(rows)
 
 
@@ -281,42 +284,20 @@ def _place_in(x: Any, index: Any, outside: str) -> Any:
 
 def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
     """Return which items are equal to a number; None where they are gone over one by one. (A float may be NaN, which an item can be.)"""
-    form = _items_of(x).form
+    form = items_of(x).form
     row = form.row(item) if isinstance(form, Leaf) and form.kind in ("int", "bool") else None
-    return None if row is None else _items_of(x).rows[0] == row[0]
+    return None if row is None else items_of(x).rows[0] == row[0]
 
 
 def contained(x: Any, item: Any) -> Any:
     """Return whether a number is in a list; None where the items are gone over one by one."""
     equal = _equal_to(x, item)
-    return None if equal is None else number(equal.any())
-
-
-def sum_of(x: Any, compensates: bool) -> Any:
-    """Return the sum of the floats, truths or tensors of a list; None where the items are gone over one by one (an int has any size).
-
-    Floats and tensors are added up in their order; a sum of floats that ``compensates`` has what the additions rounded away added to it at
-    the end.
-    """
-    form, rows = _items_of(x).form, _items_of(x).rows[0]
-    if not isinstance(form, Leaf) or form.kind == "int" or form.dtype in _NO_SUMS or not length_of(x) > 0:
-        return None
-    if form.kind == "bool":
-        return number(rows.sum())
-    totals = rows.cumsum(0)
-    if not form.kind:
-        return 0 + totals[-1]
-    if not compensates:
-        return number(totals[-1]) + 0.0
-    before = torch.cat([rows.new_zeros(1), totals[:-1]])
-    part = totals - before
-    lost = ((before - (totals - part)) + (rows - part)).cumsum(0)[-1]
-    return number(torch.where(lost - lost < lost.abs(), totals[-1] + lost, totals[-1])) + 0.0
+    return None if equal is None else told(equal.any())
 
 
 def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list[torch.Tensor]:
     """Return the rows with another one."""
-    items = _items_of(x)
+    items = items_of(x)
     row = row_of(items.form, item)
     if row is None:
         _give_up(x)
@@ -349,7 +330,7 @@ class _Appended(OfOneRun):
 
 
 def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
-    items = _items_of(x)
+    items = items_of(x)
     if items.loops:
         _give_up(x)
     for name, rows in zip(items.columns, columns):
@@ -364,16 +345,16 @@ def _put_first(x: Any, item: Any) -> None:
 
 
 def _take(x: Any, index: int) -> Any:
-    outside = "pop from an empty deque" if _items_of(x).is_deque else "pop from empty list"
+    outside = "pop from an empty deque" if items_of(x).is_deque else "pop from empty list"
     require(length_of(x) > 0, IndexError(outside))
-    item = _item(x, [column[index] for column in _items_of(x).rows])
-    _put(x, [rows[1:] if index == 0 else rows[:-1] for rows in _items_of(x).rows], newest_last=True)
+    item = _item(x, [column[index] for column in items_of(x).rows])
+    _put(x, [rows[1:] if index == 0 else rows[:-1] for rows in items_of(x).rows], newest_last=True)
     return item
 
 
 def _item(x: Any, rows: list[torch.Tensor]) -> Any:
     """Return an item that is made of the rows of it."""
-    form = _items_of(x).form
+    form = items_of(x).form
     return form.item(iter([row if leaf.kind else _is_item(x, row) for leaf, row in zip(form.leaves, rows)]))
 
 
@@ -390,67 +371,10 @@ def _listed(x: Any, columns: list[torch.Tensor]) -> list[Any]:
     return [_item(x, [rows[i] for rows in columns]) for i in range(count)]
 
 
-def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call native code with such lists: what stacks, joins or takes all of the items takes the rows, all else gets the items."""
-    if args and callee in (torch.tensor, torch.as_tensor) and issubclass(type(args[0]), KeptList):
-        made = _as_tensor(args[0], *args[1:], **kwargs)
-        if made is not None:
-            return made
-    if args and callee in (torch.stack, torch.cat, torch.concat) and issubclass(type(args[0]), KeptList):
-        made = _stacked(callee, args[0], *args[1:], **kwargs)
-        if made is not None:
-            return made
-    return callee(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
-
-
-def _plain(x: Any) -> Any:
-    return _as_it_was(x) if issubclass(type(x), KeptList) else x
-
-
-def _as_it_was(x: Any) -> Any:
+def as_it_was(x: Any) -> Any:
     """Return a list, tuple or deque of the items."""
     kind, items = _kind(x), list(x)
-    return tuple(items) if kind is tuple else current().heap.born(items if kind is list else kind(items, _items_of(x).most))
-
-
-def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
-    form = _items_of(x).form
-    if others or not isinstance(form, Leaf) or not form.kind:
-        return None
-    default = torch.get_default_dtype()
-    if dtype is None and form.kind != "float" and not length_of(x) > 0:  # there is nothing to tell the type by
-        return torch.zeros(0, dtype=default)
-    return _items_of(x).rows[0].to(dtype or (default if form.kind == "float" else form.dtype)).clone()  # type: ignore[no-any-return]
-
-
-def _stacked(callee: Any, x: Any, dim: Any = 0, **others: Any) -> torch.Tensor | None:
-    form, rows = _items_of(x).form, _items_of(x).rows[0]
-    if others or not isinstance(form, Leaf) or form.kind:
-        return None
-    rank = len((rows.buffer if isinstance(rows, Grown) else rows).shape)
-    dims = rank if callee is torch.stack else rank - 1
-    if type(dim) is not int or not -dims <= dim < dims:
-        return None
-    require(length_of(x) > 0, _error_of_none(callee))
-    turned = torch.movedim(rows, 0, dim % dims)
-    return (turned if callee is torch.stack else turned.flatten(dim % dims, dim % dims + 1)).clone()
-
-
-def _error_of_none(callee: Any) -> Exception:
-    """Return what eager raises for an empty list."""
-    try:
-        with plainly():
-            callee([])
-    except Exception as error:
-        return error.with_traceback(None)
-    raise AssertionError(f"{callee.__name__} takes an empty list")
-
-
-def begin_anew() -> NoReturn:
-    """Stage the program from its beginning, with what was found of its lists."""
-    again = Again()
-    program().trampolines.passing = again  # a handler may swallow it
-    raise again
+    return tuple(items) if kind is tuple else current().heap.born(items if kind is list else kind(items, items_of(x).most))
 
 
 def stand_in(kind: type, items: Items, used: Callable[[], None]) -> Any:
@@ -464,19 +388,17 @@ class KeptLists:
     """The lists of a model for which something stands, until a use shows that it cannot."""
 
     def __init__(self) -> None:
-        self._stand_ins: dict[int, tuple[Any, Any]] = {}
-        self._given_up: dict[int, Any] = {}
+        #: By identity: the list, and what stands for it.
+        self.stand_ins = StandIns[int, tuple[Any, Any]]()
         self._tried: list[tuple[Any, Form, list[Any]]] = []
-        self._anew = False
+        self._given_up_before = 0
         #: The lists whose copies are lists.
         self._one_by_one: dict[int, Any] = {}
-        #: Why the program was refused where these stood for their lists.
-        self.refusal: UnsupportedError | None = None
 
     @property
     def size(self) -> tuple[int, int, int]:
         """Differs with everything found."""
-        return len(self._stand_ins), len(self._given_up), len(self._one_by_one)
+        return len(self.stand_ins.known), len(self.stand_ins.given_up), len(self._one_by_one)
 
     def try_one(self, initial: PlaceState, now: PlaceState) -> bool:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
@@ -487,7 +409,7 @@ class KeptLists:
         if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
         bounded = current().limits.length is not None or getattr(x, "maxlen", None) is not None
-        if not bounded or id(x) in self._given_up or id(x) in self._stand_ins:
+        if not bounded or self.is_given_up(x) or self.stands_for(x):
             return False
         self._tried.append((x, form, [c.obj for c in initial.items]))
         return True
@@ -500,24 +422,24 @@ class KeptLists:
     def _stand_in(self, x: Any, form: Form, held: list[Any]) -> tuple[Any, Items]:
         kind: Any = type(x)
         items = Items(form, beginning(form, held), x)
-        made = stand_in(kind, items, lambda: self._used(x))
-        self._stand_ins[id(x)] = (x, made)
+        made = stand_in(kind, items, lambda: self.stand_ins.used(id(x)))
+        self.stand_ins.known[id(x)] = (x, made)
         return made, items
 
     def stands_for(self, x: Any) -> bool:
         """Whether something stands for a list."""
-        return id(x) in self._stand_ins
+        return id(x) in self.stand_ins.known
 
     def copied(self, x: Any, kind: type, columns: list[torch.Tensor] | None = None) -> Any:
         """Return a list or tuple of the items of such a list, or of those in some columns; what is done with it is done with the rows."""
-        parent, form = _parent_of(x), _items_of(x).form
-        columns = _items_of(x).rows if columns is None else columns
+        parent, form = _parent_of(x), items_of(x).form
+        columns = items_of(x).rows if columns is None else columns
         if id(parent) in self._one_by_one:
             found = _listed(x, columns)
             return current().heap.born(found) if kind is list else kind(found)
         items = current().heap.born(Items(form, {leaf.name: rows for leaf, rows in zip(form.leaves, columns)}, None))
         items.parent = parent
-        is_kept = any(made is parent for _, made in self._stand_ins.values())
+        is_kept = any(made is parent for _, made in self.stand_ins.known.values())
         used = (lambda: self._want_items(parent)) if is_kept else object.__getattribute__(parent, "_used")
         return current().heap.born(stand_in(kind, items, used))
 
@@ -529,9 +451,9 @@ class KeptLists:
     def in_results(self, value: Any) -> Any:
         """Return what the network returns: a list whose length is a number of the run as the rows that it is, others item by item."""
         if issubclass(type(value), KeptList):
-            items = _items_of(value)
+            items = items_of(value)
             is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown)
-            return _as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
+            return as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
         if type(value) not in (tuple, list, dict):
             return value
         parts = value.values() if type(value) is dict else value
@@ -542,28 +464,12 @@ class KeptLists:
 
     def is_given_up(self, x: Any) -> bool:
         """Whether an object is a list that was found to be used otherwise."""
-        return id(x) in self._given_up
+        return id(x) in self.stand_ins.given_up
 
     def begin_anew(self) -> bool:
         """Whether lists were given up since this was asked: what was found of them is not so of the lists themselves."""
-        anew, self._anew = self._anew, False
-        return anew
-
-    def give_up(self, refusal: UnsupportedError) -> bool:
-        """Begin anew with the lists themselves, as the program was refused; whether there are any."""
-        found = [x for x, _ in self._stand_ins.values()]
-        for x in found:
-            self._forget(x)
-        if found and refusal.__cause__ is None:  # else it is of what stood for a list
-            self.refusal = self.refusal or refusal
-        return bool(found)
-
-    def _forget(self, x: Any) -> None:
-        self._given_up[id(x)], self._anew = self._stand_ins.pop(id(x))[0], True
-
-    def _used(self, x: Any) -> None:
-        self._forget(x)
-        begin_anew()
+        before, self._given_up_before = self._given_up_before, len(self.stand_ins.given_up)
+        return before != self._given_up_before
 
 
 _KINDS = (list, collections.deque)

@@ -15,10 +15,14 @@ import torch
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.results import Row
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
+from dycl_tvm.frontend.trace.values.tensors import as_constant, read
+from dycl_tvm.hcfg.hostops import OF_SHAPE
+from dycl_tvm.hcfg.types import ScalarType
 
 _DTYPES = {"float": torch.float64, "int": torch.int64, "bool": torch.bool}
 
@@ -52,7 +56,7 @@ class Leaf:
 
     def item(self, rows: Iterator[torch.Tensor]) -> Any:
         """Return an item of the rows that it is."""
-        return item(next(rows)) if self.kind else next(rows)
+        return told(next(rows)) if self.kind else next(rows)
 
     def described(self, columns: Iterator[torch.Tensor]) -> Any:
         """Return what stands for each item in the description of a result, of the tensors that hold all items."""
@@ -122,6 +126,18 @@ def row_of(form: Form, x: Any) -> list[torch.Tensor] | None:
 def _is_plain_number(x: Any) -> bool:
     """Whether a tensor of its kind can hold a number of Python's."""
     return type(x) in (bool, float) or (type(x) is int and -(2**63) <= x < 2**63)
+
+
+def told(t: torch.Tensor) -> Any:
+    """Return a number that follows from items which are numbers: tensors were asked for these before, and for nothing now."""
+    if as_constant(t) is not None:
+        return item(t)
+    value = read(t)
+    kind: Any = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
+    found = scalars.emit("item", value, type_=ScalarType(kind), text=OF_SHAPE)
+    if kind == "int":
+        found.node.bounds, found.node.base = elements().of(value), elements().base_of(value)
+    return found
 
 
 def settled(x: Any) -> Any:

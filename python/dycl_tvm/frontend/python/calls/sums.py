@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, sum_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList
+from dycl_tvm.frontend.python.calls.list_uses import sum_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import ByIndex, iterate
+from dycl_tvm.frontend.python.flow.iteration import in_turn, iterate
 from dycl_tvm.frontend.python.flow.loops import FEWEST_TRIPS, Loop, keep_their_lengths
 from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.flow.truth import truth
@@ -79,12 +79,11 @@ class For(Loop):
         if isinstance(items, SymbolicRange):
             yield from self._iterate_rolled(items, variables)
             return
-        if issubclass(type(items), ByIndex):
-            with type(items).gone_over(items) as count:
-                if scalars.is_symbolic(count):
-                    for index in self._iterate_rolled(SymbolicRange(0, count, 1), variables):
-                        yield items[index]
-                    return
+        if (turns := in_turn(items)) is not None:
+            with turns.under_way():
+                for index in self._iterate_rolled(SymbolicRange(0, turns.count, 1), variables):
+                    yield turns.item(index)
+            return
         if isinstance(items, Grown) and 0 in items.lengths:
             for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
                 yield row_of(items, index)

@@ -7,7 +7,8 @@ import contextlib
 import gc
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,35 @@ from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt
+
+
+@dataclass
+class InTurn:
+    """What a rolled loop goes over by number.
+
+    Attributes
+    ----------
+    count : int
+        How many items there are; the run may tell.
+    item : callable
+        Gives the item of a number.
+    going : tuple of callable
+        Each gives a context in which the loop runs.
+    """
+
+    count: Any
+    item: Callable[[Any], Any]
+    going: tuple[Callable[[], contextlib.AbstractContextManager[None]], ...]
+
+    @contextlib.contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Let a loop go over the items."""
+        with contextlib.ExitStack() as stack:
+            for going in self.going:
+                stack.enter_context(going())
+            yield
 
 
 class ByIndex:
@@ -27,13 +56,19 @@ class ByIndex:
 
     __slots__ = ()
 
-    def gone_over(self) -> contextlib.AbstractContextManager[Any]:
-        """Return how many there are, for as long as a loop goes over them."""
+    def in_turn(self) -> InTurn | None:
+        """Return what a loop goes over; None where it asks for one item after the other."""
         raise NotImplementedError
 
     def are_any(self) -> Any:
         """Return whether there are any, of which only the run may tell."""
         raise NotImplementedError
+
+
+def in_turn(iterable: Any) -> InTurn | None:
+    """Return what a rolled loop goes over by number; None of what has no numbers, or is as long on every path."""
+    turns = type(iterable).in_turn(iterable) if issubclass(type(iterable), ByIndex) else None
+    return turns if turns is not None and scalars.is_symbolic(turns.count) else None
 
 
 def iterate(iterable: Any) -> Iterator[Any]:

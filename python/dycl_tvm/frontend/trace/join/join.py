@@ -121,7 +121,7 @@ class Join:
         if self._apart is not None:
             self.session.decisions.fork(self.decision, self._apart.reason, self._differing)
         self.enter()
-        settled = Settled(self._of_kinds, getattr(self.decision, "origin", None))
+        settled = self._settled()
         for place, raw, items in writes:
             self.session.journal.touch(place)
             place.write(filled(place, raw, list(map(settled, items))))
@@ -138,6 +138,16 @@ class Join:
             self.session.builder.jump(self.block, args)
         self.session.builder.block = self.block
         elements().enter(self.block.params, self.args)
+
+    def _settled(self) -> Callable[[Any], Any]:
+        """Return what shows a value as it is on the path that goes on, of the kinds that the run at hand was started with."""
+        settled = Settled(self._of_kinds, getattr(self.decision, "origin", None))
+        told = settled.told([(param, [args[i] for args in self.args]) for i, param in enumerate(self.block.params)])
+
+        def of_path(x: Any) -> Any:
+            return told.get(id(scalars.operand_of(x)), x) if told and scalars.is_symbolic(x) else settled(x)
+
+        return of_path
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}

@@ -8,6 +8,8 @@ made it: so there are as many paths behind that place as there are kinds, howeve
 
 from __future__ import annotations
 
+import enum
+import types
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -26,6 +28,7 @@ from dycl_tvm.frontend.trace.join.captured import (
     TensorLeaf,
     adopt,
     is_immutable,
+    same_number,
     same_plain,
     same_structure,
 )
@@ -85,7 +88,19 @@ def is_kind(c: Captured) -> bool:
         return not isinstance(c.value, Stale)
     if isinstance(c, NumberLeaf):
         return scalars.mixed_of(c.obj) is None
-    return isinstance(c, Plain) and is_immutable(c.obj)
+    return isinstance(c, Plain) and (is_immutable(c.obj) or _is_name(c.obj))
+
+
+def _is_name(x: Any) -> bool:
+    """Whether an object that the program had before the call says what to do: a state of a machine, a step, a sentinel."""
+    if isinstance(x, types.MethodType):
+        return isinstance(x.__func__, types.FunctionType) and not _is_made_now(x.__func__) and not _is_made_now(x.__self__)
+    return type(x) is object or (isinstance(x, (enum.Enum, types.FunctionType)) and not _is_made_now(x))
+
+
+def _is_made_now(x: Any) -> bool:
+    heap = current().heap
+    return heap.is_newer(x, heap.run_started)
 
 
 def are_one_kind(a: Captured, b: Captured) -> bool:
@@ -96,7 +111,7 @@ def are_one_kind(a: Captured, b: Captured) -> bool:
         return _alike(a.obj, b.obj)
     if isinstance(a, NumberLeaf) and isinstance(b, NumberLeaf):
         return scalars._kind(a.operand) == scalars._kind(b.operand)
-    return isinstance(a, Plain) and isinstance(b, Plain) and same_plain([a.obj, b.obj])
+    return isinstance(a, Plain) and isinstance(b, Plain) and (a.obj is b.obj or same_plain([a.obj, b.obj]))
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -123,8 +138,8 @@ def by_kind(found: Sequence[Captured]) -> Groups | None:
 
 def are_few(kinds: Sequence[Captured]) -> bool:
     """Whether one value may be of so many kinds: what grows in every trip of a loop would be of ever more."""
-    types = Counter(type(c.obj) for c in kinds if not isinstance(c, Plain))
-    return len(kinds) <= _MOST and all(n <= _MOST_OF_A_TYPE for n in types.values())
+    of_types = Counter(type(c.obj) for c in kinds if not isinstance(c, Plain))
+    return len(kinds) <= _MOST and all(n <= _MOST_OF_A_TYPE for n in of_types.values())
 
 
 def placeholder(type_: Type) -> Operand:
@@ -185,6 +200,19 @@ class Settled:
 
     def _answer(self, flag: Operand) -> bool | None:
         return self._answers.get(id(flag)) if isinstance(flag, Value) else flag  # type: ignore[return-value]  # a flag is a bool
+
+    def told(self, columns: Iterable[tuple[Value, Sequence[Operand]]]) -> dict[int, Operand]:
+        """Return the parameters of the block where paths have met that are one constant on all paths that are of the kinds settled.
+
+        Of each parameter it is given what each path brings. A flag that a loop tests often changes together with a kind.
+        """
+        known = [(self._answers[id(param)], brought) for param, brought in columns if id(param) in self._answers]
+        told: dict[int, Operand] = {}
+        for param, brought in columns if known else ():
+            left = [x for i, x in enumerate(brought) if all(isinstance(b[i], Value) or b[i] is answer for answer, b in known)]
+            if left and all(same_number(NumberLeaf(None, x), NumberLeaf(None, left[0])) for x in left):
+                told.update({} if isinstance(left[0], Value) else {id(param): left[0]})
+        return told
 
     def _note(self, kinds: list[tuple[Operand, Any]], flag: Value, answer: bool) -> None:
         """Note whether a flag of a value holds: exactly one of them does."""

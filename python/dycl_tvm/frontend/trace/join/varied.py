@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, rank_of, same_kind
@@ -133,6 +134,13 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
     return Varied(along, max(least, 0), most, type_, tuple(others.items()))
 
 
+class _Endless(OfOneRun):
+    """Which tensors every trip of a loop makes longer: by the place of the loop and the path of the tensor."""
+
+    def __init__(self) -> None:
+        self.found: frozenset[tuple[Any, ...]] = frozenset()
+
+
 class VariedState:
     """Which tensors at the header of a loop have a length of the run, as far as it is known.
 
@@ -146,6 +154,8 @@ class VariedState:
         self.forms: dict[tuple[Any, ...], Varied] = {}
         self._loop = loop
         self._widened: dict[tuple[Any, ...], int] = {}
+        #: What the rounds of this loop have found where another loop ran it before; a path that repeats another finds what that one did.
+        self._endless: frozenset[tuple[Any, ...]] = current().builder.event(("endless",), lambda: current().get(_Endless).found)
         #: Tensors that are as long as they may get; where a trip makes one longer, the network ends with an error.
         self._bounded: set[tuple[Any, ...]] = set()
 
@@ -158,7 +168,8 @@ class VariedState:
         form = varied(found) or self._lengthened(found)
         if form is None or form.most < 1:
             return False
-        self.forms[path] = form
+        before = bounds_of(_extent(found[0].obj, form.along))[1]  # type: ignore[arg-type]  # all are tensors
+        self.forms[path] = self._ended(path, form, before) or form
         return True
 
     def _lengthened(self, found: Sequence[Captured]) -> Varied | None:
@@ -184,14 +195,26 @@ class VariedState:
         if form == before:
             return True
         self._widened[path] = self._widened.get(path, 0) + 1
-        if form.most > before.most and self._widened[path] > _MOST_WIDENINGS:
-            bound = self._bound(before.most, form.most - before.most)
-            if bound is None:
-                return False
-            form = form.sized(form.least, bound)
-            self._bounded.add(path)
+        ended = self._ended(path, form, before.most)
+        if ended is None and form.most > before.most and self._widened[path] > _MOST_WIDENINGS:
+            return False
+        form = ended or form
         self.forms[path] = form if form.least == before.least else replace(form, least=0)
         return None
+
+    def _ended(self, path: tuple[Any, ...], form: Varied, before: int) -> Varied | None:
+        """Return what stands for a tensor as long as somebody lets it get, where each trip makes it longer, or it is as long already."""
+        if form.most <= before:
+            return None
+        given, known = current().limits.length, (self._loop.origin, path)
+        bound = self._bound(before, form.most - before)
+        if bound is None or not (
+            self._widened.get(path, 0) > _MOST_WIDENINGS or known in self._endless or form.most >= (given or math.inf)
+        ):
+            return None
+        self._bounded.add(path)
+        current().get(_Endless).found |= {known}
+        return form.sized(form.least, bound)
 
     def _bound(self, most: int, more: int) -> int | None:
         """Return how long a tensor may get that is so much longer after each trip; None if nobody says."""
