@@ -25,14 +25,31 @@ bool LinuxCountsCycles() {
 
 void RecorderClock::Begin() {
   counter_ = LinuxCountsCycles();
-  first_ticks_ = Ticks();
-  first_ns_ = MonotonicNs();
+  first_ = Now();
+}
+
+// Both clocks at once. The thread may lose its core between two looks, for longer than a run takes:
+// of several the closest two are taken.
+RecorderClock::Moment RecorderClock::Now() const {
+  Moment closest = {0, 0};
+  uint64_t between = UINT64_MAX;
+  for (int k = 0; k < 8; ++k) {
+    uint64_t before = Ticks();
+    uint64_t ns = MonotonicNs();
+    uint64_t passed = Ticks() - before;
+    if (passed >= between) continue;
+    between = passed;
+    closest = {before + passed / 2, ns};
+  }
+  return closest;
 }
 
 double RecorderClock::NsPerTick() const {
-  uint64_t ticks = Ticks() - first_ticks_;
-  uint64_t ns = MonotonicNs() - first_ns_;
-  return counter_ && ticks != 0 ? static_cast<double>(ns) / static_cast<double>(ticks) : 1.0;
+  Moment now = Now();
+  bool passed = now.ticks > first_.ticks && now.ns > first_.ns;
+  return counter_ && passed ? static_cast<double>(now.ns - first_.ns) /
+                                  static_cast<double>(now.ticks - first_.ticks)
+                            : 1.0;
 }
 
 size_t Recorder::Take(DyclEvent* to, size_t most) {

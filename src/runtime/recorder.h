@@ -34,14 +34,19 @@ class RecorderClock {
   // The length of a tick, as far as it is known now.
   double NsPerTick() const;
   uint64_t Ns(uint64_t ticks, double ns_per_tick) const {
-    return first_ns_ +
-           static_cast<uint64_t>(static_cast<double>(ticks - first_ticks_) * ns_per_tick);
+    return first_.ns +
+           static_cast<uint64_t>(static_cast<double>(ticks - first_.ticks) * ns_per_tick);
   }
 
  private:
+  struct Moment {
+    uint64_t ticks;
+    uint64_t ns;
+  };
+  Moment Now() const;
+
   bool counter_ = false;
-  uint64_t first_ticks_ = 0;
-  uint64_t first_ns_ = 0;
+  Moment first_ = {0, 0};
 };
 
 // Where the ring is full the oldest event makes room, and is counted as lost. Its times are ticks

@@ -52,7 +52,7 @@ EXITS = [["decide", 0, [1, 2]], ["goto", 4], ["decide", 1, [5, 3]], ["return", 0
 LOOP = [["goto", 1], ["decide", 0, [3, 2]], ["goto", 1], ["return", 0]]
 
 
-def test_estimates_are_sums_of_kernels_that_ran() -> None:
+def test_estimates_are_sums_of_parts_that_ran() -> None:
     metadata = _metadata(EXITS, 2)
     metadata["calls"][3]["kernel"] = 1  # the kernel of block 3 has run in block 1
     profile = Profile(metadata)
@@ -65,7 +65,8 @@ def test_estimates_are_sums_of_kernels_that_ran() -> None:
     profile = Profile(metadata)
     profile.add(_run(profile, [0], slower) for slower in range(100))
     never = {e.path.key: e for e in estimates(profile, list_paths(flow_of_artifact(metadata)))}[(0, 1), (1, 1)]
-    assert (never.p50, never.p99, never.p999) == (149 + 40 + 10, 198 + 40 + 10, 199 + 40 + 10)
+    # The inputs and the first stretch as they were measured, then kernels.
+    assert (never.p50, never.p99, never.p999) == (5 + 149 + 40 + 10, 5 + 198 + 40 + 10, 5 + 199 + 40 + 10)
 
 
 def test_a_network_whose_paths_are_all_measured() -> None:
@@ -98,13 +99,31 @@ def test_a_network_with_a_loop_needs_its_trips() -> None:
     assert found.value >= _run(profile, [1] * 5 + [0]).end
 
 
-def test_a_recursion_has_no_bound() -> None:
+def test_a_bound_that_a_run_contradicts_is_none() -> None:
+    metadata = _metadata(LOOP, 1)
+    profile, listing = Profile(metadata), list_paths(flow_of_artifact(metadata))
+    profile.add(_run(profile, [1] * trips + [0]) for trips in [1, 7] * 80)
+    none = network_bound(profile, listing, 0.9, 0.9, 5)
+    assert isinstance(none, NoBound)
+    assert "more trips" in none.reason
+    assert isinstance(network_bound(profile, listing, 0.9, 0.9, 6), NetworkBound)
+
+
+@pytest.mark.parametrize("max_trips", [None, 5])
+def test_a_recursion_has_no_bound(max_trips: int | None) -> None:
     metadata = _metadata(LOOP, 1, recursive=[2])
     profile = Profile(metadata)
     profile.add(_run(profile, [1, 0]) for _ in range(160))
-    none = network_bound(profile, list_paths(flow_of_artifact(metadata)), 0.9, 0.9, 5)
+    none = network_bound(profile, list_paths(flow_of_artifact(metadata)), 0.9, 0.9, max_trips)
     assert isinstance(none, NoBound)
     assert "recursion" in none.reason
+
+
+def test_a_network_that_never_returns_has_no_bound() -> None:
+    metadata = _metadata([["raise", "ValueError: no", None]], 0)
+    none = network_bound(Profile(metadata), list_paths(flow_of_artifact(metadata)), 0.9, 0.9, None)
+    assert isinstance(none, NoBound)
+    assert "never returns" in none.reason
 
 
 def test_longest_ways() -> None:

@@ -16,7 +16,10 @@ from dycl_tvm.errors import RunError, UsageError
 if TYPE_CHECKING:
     from dycl_tvm.coverage import Listing
     from dycl_tvm.runtime import Module
-    from dycl_tvm.runtime.profile import Profile, Recording
+    from dycl_tvm.runtime.profile import PathTimes, Profile, Recording
+
+#: So many random inputs are made; then they come again.
+_RANDOM_INPUTS = 100
 
 _EPILOG = """\
 Without --inputs the inputs are random: normal numbers, integers under --int-high, other ones in each run up to the 100th.
@@ -107,7 +110,7 @@ def _inputs(args: argparse.Namespace, metadata: dict[str, Any]) -> Iterator[list
 
     if args.inputs:
         return cycle([read_leaves(metadata, file) for file in args.inputs])
-    return cycle([make_inputs(metadata, [], args.seed + k, args.int_high) for k in range(min(args.repeat, 100))])
+    return cycle([make_inputs(metadata, [], args.seed + k, args.int_high) for k in range(min(args.repeat, _RANDOM_INPUTS))])
 
 
 def _record(module: Module, calls: Iterator[list[Any]]) -> Recording:
@@ -147,7 +150,7 @@ def _estimates(profile: Profile, listing: Listing, rows: int) -> Iterator[str]:
         yield f"{'':>15} {' '.join(shown)} {path.kernels:8} {path.bytes:13,}  {ways(path.decisions)}"
     if found[rows:]:
         yield f"{'':>71}{len(found) - rows} more"
-    yield "       ~ the sum of the quantiles of its kernels where these ran, which is no quantile of the sum; unknown: a kernel never ran"
+    yield "       ~ the sum of the quantiles of its parts on other paths, which is no quantile of the sum; unknown: a kernel never ran"
 
 
 def _bounds(profile: Profile, listing: Listing, args: argparse.Namespace, held_out: Profile | None) -> Iterator[str]:
@@ -161,14 +164,15 @@ def _bounds(profile: Profile, listing: Listing, args: argparse.Namespace, held_o
     yield f"probabilistic bounds: at most {1 - p:.4g} of the runs takes longer, with confidence {confidence:g}"
     yield "they are no worst-case execution times: another machine, load or kind of inputs has others"
     yield "method: order statistics, whatever the distribution is (Wilks 1941; MLPerf's early stopping); needs independent runs"
+    if args.repeat > (kinds := len(args.inputs) or _RANDOM_INPUTS):
+        yield f"the {args.repeat} runs are of {kinds} inputs: bounds are of these, and others of their kind may take longer more often"
     after = {} if held_out is None else {path.key: path.times for path in held_out.paths()}
     for path, bound in path_bounds(profile, p, confidence)[: args.rows]:
         if bound is None:
             yield f"{'none':>12}     {ways(path.decisions)}: {len(path.times)} runs, needs {needed}"
         else:
-            yield f"{micros(bound.value):>12} µs  {ways(path.decisions)}: {len(path.times)} runs" + _checked(
-                after.get(path.key, []), bound.value, args
-            )
+            told = _clustered(path, p) + _checked(after.get(path.key, []), bound.value, args)
+            yield f"{micros(bound.value):>12} µs  {ways(path.decisions)}: {len(path.times)} runs{told}"
     times = [] if held_out is None else held_out.times()
     whole = upper_bound(profile.times(), p, confidence)
     if whole is None:
@@ -182,6 +186,16 @@ def _bounds(profile: Profile, listing: Listing, args: argparse.Namespace, held_o
         yield f"{'none':>12}     the network on any path: {network.reason}"
 
 
+def _clustered(path: PathTimes, p: float) -> str:
+    """Say so where slow runs come together, so that the runs are not independent."""
+    from dycl_tvm.runtime.profile.quantiles import clustering
+
+    part = clustering(path.in_order, p)
+    if part is None or part < 1.0 - 0.8 * p:
+        return ""
+    return f"; LESS SURE than that, as runs are not independent: {part:.0%} of the slow ones follow a slow one"
+
+
 def _checked(times: list[int], bound: int, args: argparse.Namespace) -> str:
     """Say how many held-out runs exceeded a bound, and how many may."""
     from dycl_tvm.runtime.profile.quantiles import allowed
@@ -189,5 +203,5 @@ def _checked(times: list[int], bound: int, args: argparse.Namespace) -> str:
     if not times:
         return ""
     above, most = sum(t > bound for t in times), allowed(len(times), args.bound, args.confidence)
-    said = "as it may" if above <= most else "MORE THAN IT SHOULD: the machine or the inputs have changed"
+    said = "as it may" if above <= most else "MORE THAN IT SHOULD: machine or inputs have changed, or runs are not independent"
     return f"; of {len(times)} held-out runs {above} exceed it, {most} may: {said}"

@@ -20,9 +20,10 @@ from dycl_tvm.runtime.profile.quantiles import UpperBound, quantile, runs_needed
 
 @dataclass(frozen=True)
 class Estimate:
-    """A path that no run took. Times are nanoseconds, sums of quantiles of its kernels; None where a kernel never ran.
+    """A path that no run took. Times are nanoseconds; None where a kernel never ran.
 
-    The sum of quantiles is no quantile of the sum: an estimate.
+    They are sums of the quantiles of its parts: of binding inputs, of the stretches between decisions that other paths share, and of the
+    kernels of the other stretches. The sum of quantiles is no quantile of the sum: an estimate.
     """
 
     path: ListedPath
@@ -38,17 +39,24 @@ def estimates(profile: Profile, listing: Listing) -> list[Estimate]:
     """Return an estimate for each listed path that no run took."""
     taken = {path.key for path in profile.paths()}
     calls = profile.metadata["calls"]
-    times = [profile.call_times(number) for number in range(len(calls))]
+    inputs = profile.input_times()
+    parts = {head: _parts(profile, head) for head in profile.stretches}
     found = []
     for path in listing.paths:
         if path.key in taken:
             continue
         numbers = [number for head in profile.heads(path.key) for number in profile.calls_of(head)]
-        known = all(times[number] for number in numbers)
-        p50, p99, p999 = (sum(quantile(times[n], p) for n in numbers) if known else None for p in (0.5, 0.99, 0.999))
+        times = [inputs, *(part for head in profile.heads(path.key) for part in parts[head])]
+        p50, p99, p999 = (sum(quantile(part, p) for part in times) if all(times) else None for p in (0.5, 0.99, 0.999))
         bytes_ = sum(calls[n]["bytes"] for n in numbers)
         found.append(Estimate(path, profile.describe(path.key), p50, p99, p999, len(numbers), bytes_))
     return found
+
+
+def _parts(profile: Profile, head: int) -> list[list[int]]:
+    """Return the times of a stretch, or, where it never ran, of each of its kernels: as measured at other places, and none if nowhere."""
+    measured = profile.stretch_times(head)
+    return [measured] if measured else [profile.call_times(number) for number in profile.calls_of(head)]
 
 
 def path_bounds(profile: Profile, p: float, confidence: float) -> list[tuple[PathTimes, UpperBound | None]]:
@@ -105,6 +113,8 @@ def _of_all_paths(profile: Profile, listing: Listing, p: float, confidence: floa
 def _of_stretches(profile: Profile, p: float, confidence: float, max_trips: int | None) -> Union[NetworkBound, NoBound]:
     """Return the longest sum of the bounds of stretches: a run is such a sum, and all hold at once by the sum of their doubts."""
     relevant = _that_return(profile)
+    if not relevant:
+        return NoBound("the network never returns")
     parts = len(relevant) + 1
     each_p, each_confidence = 1.0 - (1.0 - p) / parts, 1.0 - (1.0 - confidence) / parts
     times = {head: profile.stretch_times(head) for head in sorted(relevant)}
@@ -120,6 +130,8 @@ def _of_stretches(profile: Profile, p: float, confidence: float, max_trips: int 
         most = longest({h: [t for t in profile.stretches[h].targets if t in relevant] for h in relevant}, cost, max_trips, recursive)
     except NoLongest as error:
         return NoBound(str(error))
+    if any(sum(cost[head] for head in profile.heads(path.key)) > most for path in profile.paths()):
+        return NoBound("runs of the profile made more trips through a loop than it is said to make at most (max_loop_trips)")
     return NetworkBound(inputs.value + most, f"the longest way through its {len(relevant)} stretches between decisions, each measured")
 
 

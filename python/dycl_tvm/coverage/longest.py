@@ -58,10 +58,10 @@ def longest(targets: Mapping[int, Sequence[int]], cost: Mapping[int, int], trips
         return total
 
     def loop(nodes: list[int]) -> int:
-        if trips is None:
-            raise NoLongest("the network has a loop: say how many trips it makes at most (max_loop_trips)")
         if not set(nodes).isdisjoint(recursive):
             raise NoLongest("the network has a recursion, whose calls nothing bounds here")
+        if trips is None:
+            raise NoLongest("the network has a loop: say how many trips it makes at most (max_loop_trips)")
         inside = set(nodes)
         headers = [node for node in nodes if before[node] - inside]
         if len(headers) != 1:

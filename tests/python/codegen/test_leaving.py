@@ -79,6 +79,37 @@ def test_a_truth_that_is_joined_or_kept_or_given_forbids_it() -> None:
     assert leaving_sides(kept) == {}
 
 
+def test_a_side_on_which_the_host_may_raise_does_not_leave() -> None:
+    def with_op(op: str, divisor: float | Reg) -> dict[int, int]:
+        """As in `if limit != 0: return 2 / limit`: what the condition says is what the side relies on."""
+        program = handmade.exits_program()
+        program.regs.append("float")
+        args = (Reg(0, "float"),) if op == "log" else (2.0, divisor)
+        program.blocks[1].instrs.append(HostInstr(op, Reg(len(program.regs) - 1, "float"), args))
+        return leaving_sides(program)
+
+    assert with_op("truediv", Reg(0, "float")) == with_op("log", 0.0) == {1: 1, 2: 1}
+    assert with_op("truediv", 4.0) == with_op("mul", Reg(0, "float")) == {0: 1, 1: 1, 2: 1}
+
+
+def test_long_computations_take_no_time() -> None:
+    program = handmade.exits_program()
+    block, end = _first(program)
+    number = Reg(0, "float")
+    for _ in range(3000):  # deeper than Python calls, and of more ways than can be gone
+        product = Reg(len(program.regs), "float")
+        program.regs.append("float")
+        block.instrs.append(HostInstr("mul", product, (number, number)))
+        number = product
+    program.regs.append("bool")
+    over = Reg(len(program.regs) - 1, "bool")
+    block.instrs.append(HostInstr("gt", over, (number, 1.0)))
+    block.end = dataclasses.replace(end, cond=over)
+    assert leaving_sides(program) == {0: 1, 1: 1, 2: 1}
+    program.state.append(StateHome("limit", Reg(0, "float"), 1.0))
+    assert 0 not in leaving_sides(program)
+
+
 def test_the_other_side_must_go_on_to_a_decision() -> None:
     raising = handmade.exits_program(1)
     raising.blocks[2] = CodeBlock("raise", [], Fail("ValueError", "no"))

@@ -19,6 +19,7 @@ from emulation import Driver, compile_driver
 from models import EarlyExit, Loop, example
 
 import dycl_tvm
+from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.module import Module
 
@@ -63,6 +64,15 @@ def test_paths_and_state_are_those_of_eager(net: Module, model: EarlyExit) -> No
     assert len(sites) == 2
     assert float(net(x, GO_ON)[1]) == 4
     net.reset_state()
+    assert float(net(x, GO_ON)[1]) == 1
+
+
+def test_a_profile_is_refused(net: Module) -> None:
+    x, _ = example()
+    with pytest.raises(UsageError, match="run on the CPU"), net.profile():
+        pass
+    with pytest.raises(UsageError, match="needs a profile"):
+        net.run((x, GO_ON), budget_ms=1)
     assert float(net(x, GO_ON)[1]) == 1
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import handmade
@@ -14,7 +17,7 @@ import pytest
 from dycl_tvm.errors import DeadlineError, RunError, UsageError
 from dycl_tvm.runtime import Module, load
 from dycl_tvm.runtime.profile import Profile, load_profile
-from dycl_tvm.runtime.profile.quantiles import allowed, quantile, runs_needed, upper_bound
+from dycl_tvm.runtime.profile.quantiles import allowed, clustering, quantile, runs_needed, upper_bound
 from dycl_tvm.runtime.profile.ring import CALL, DECISION, RUN, START, runs_of
 
 X = np.arange(4, dtype="float32")
@@ -94,6 +97,16 @@ def test_lost_events_are_counted(zoo: Module) -> None:
     assert "lost" in str(p)
 
 
+def test_a_profile_may_be_taken_up_again(zoo: Module) -> None:
+    p = zoo.profile(capacity=20)
+    for _ in range(2):
+        with p:
+            for n in (0, 1, 0):  # 8, 7, 8 events
+                zoo(X, n)
+        zoo(X, 0)
+    assert (p.runs, p.cut, p.lost) == (4, 2, 6)
+
+
 def test_one_at_a_time_and_never_longer_than_the_session(files: tuple[Path, Path]) -> None:
     zoo = load(*files)
     with zoo.profile() as p, pytest.raises(UsageError, match="already"), zoo.profile():
@@ -130,9 +143,10 @@ def test_a_file_is_a_trace_and_the_profile(zoo: Module, tmp_path: Path) -> None:
         assert e["ts"] >= 0 and e["dur"] >= 0 and e["pid"] == e["tid"] == 1
         (run,) = [r for r in complete if r["cat"] == "run" and r["ts"] <= e["ts"] and e["ts"] + e["dur"] <= r["ts"] + r["dur"] + 2e-3]
         assert run
-    Path(file).write_text("{}")
-    with pytest.raises(UsageError, match="no profile"):
-        load_profile(file)
+    for text in ("{}", "[]", '{"dycl_profile": []}', '{"dycl_profile": {"format": 1}}', '{"dycl_profile": {"format": 1, "metadata": {}}}'):
+        Path(file).write_text(text)
+        with pytest.raises(UsageError, match="no profile"):
+            load_profile(file)
 
 
 def test_the_beginning_of_a_run_may_be_missing() -> None:
@@ -141,6 +155,55 @@ def test_the_beginning_of_a_run_may_be_missing() -> None:
     assert cut is None
     assert run is not None
     assert (run.begin, run.started, run.end, run.site, run.decisions) == (10, 11, 20, 1, [(0, 1, 12)])
+
+
+#: Lets the library named by SLOW wait before it gets the time, as often as `slow` says.
+SLOW_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+int slow;
+int clock_gettime(clockid_t id, struct timespec* to) {
+  static int (*real)(clockid_t, struct timespec*);
+  if (!real) *(void**)&real = dlsym(RTLD_NEXT, "clock_gettime");
+  struct timespec pause = {0, 100000000};
+  Dl_info caller;
+  if (slow && dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, getenv("SLOW"))) {
+    --slow;
+    nanosleep(&pause, 0);
+  }
+  return real(id, to);
+}
+"""
+SLOW_PROGRAM = """
+import ctypes, sys, time
+import numpy as np
+from dycl_tvm.runtime import load
+slow = ctypes.c_int.in_dll(ctypes.CDLL(sys.argv[1]), "slow")
+zoo, x = load(*sys.argv[2:]), np.zeros(4, "float32")
+slow.value = 1
+with zoo.profile() as p:
+    assert slow.value == 0
+    time.sleep(0.1)
+    before = time.monotonic_ns()
+    zoo(x, 0)
+    after = time.monotonic_ns()
+    time.sleep(0.1)
+(run,) = p.last_runs
+assert before - 1_000_000 <= run.begin <= run.end <= after + 1_000_000, (before, run.begin, run.end, after)
+"""
+
+
+def test_a_thread_that_loses_its_core_between_two_clocks_tells_the_right_time(files: tuple[Path, Path], tmp_path: Path) -> None:
+    source, library = tmp_path / "slow.c", str(tmp_path / "slow.so")
+    source.write_text(SLOW_CLOCK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True)
+    command = [sys.executable, "-c", SLOW_PROGRAM, library, *map(str, files)]
+    told = {**os.environ, "LD_PRELOAD": library, "SLOW": files[0].name}
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_library_of_an_earlier_version_is_refused(zoo: Module) -> None:
@@ -161,6 +224,30 @@ def test_order_statistics_by_hand() -> None:
     assert [allowed(100, 0.99, 0.95), allowed(3, 0.5, 0.5), allowed(1, 0.5, 0.9)] == [3, 1, 1]
     many = upper_bound(range(100_000), 0.5, 0.95)
     assert many is not None and 50_000 < many.value < 50_400  # 1.64 standard deviations are 260
+
+
+def test_bounds_at_the_limit_and_beyond() -> None:
+    for p in (k / 50 for k in range(1, 50)):
+        for confidence in (k / 50 for k in range(1, 50)):  # among them such as p**n == 1 - confidence, but for rounding
+            needed = runs_needed(p, confidence)
+            assert upper_bound(range(needed - 1), p, confidence) is None
+            bound = upper_bound(range(needed), p, confidence)
+            assert bound is not None and bound.value == needed - 1 - bound.left_out >= 0
+    assert upper_bound(range(10), 1e-17, 0.95) is not None
+    for p, confidence in ((0.0, 0.9), (1.0, 0.9), (99, 0.95), (0.9, 0.0), (0.9, 1.0), (float("nan"), 0.9)):
+        with pytest.raises(UsageError, match="between 0 and 1"):
+            upper_bound(range(10), p, confidence)
+
+
+def test_slow_runs_that_come_together_are_seen() -> None:
+    generator = np.random.default_rng(0)
+    alone = generator.exponential(size=2000)
+    independent = clustering(alone.tolist(), 0.99)
+    assert independent is not None and independent < 0.15
+    alone[500:525] += 100
+    together = clustering(alone.tolist(), 0.99)
+    assert together is not None and together > 0.7
+    assert clustering(range(100), 0.99) is None
 
 
 def test_a_bound_holds_as_often_as_it_says() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,8 @@ class PathTimes:
         Of its ``return``.
     times : list of int
         Nanoseconds of its runs, in ascending order.
+    in_order : sequence of int
+        The same as the runs followed each other.
     share : float
         The part of all runs.
     kernels, bytes : int
@@ -69,6 +71,7 @@ class PathTimes:
     decisions: list[Decision]
     origin: SourceLine
     times: list[int]
+    in_order: Sequence[int]
     share: float
     kernels: int
     bytes: int
@@ -220,21 +223,19 @@ class Profile:
 
         Of blocks that always follow each other the time of the host is told of the last.
         """
-        total = dict(self._host)
-        for number, times in self._calls.items():
-            block = self._block_of[number]
-            total[block] = total.get(block, 0) + sum(times)
-        rows = [Row(self.block_name(b), n, total.get(b, 0), self._share(total.get(b, 0))) for b, n in self._blocks.items()]
+        total = self.total
+        rows = [Row(self.block_name(b), n, took, _part(took, total)) for b, (n, took) in self.block_runs().items()]
         return sorted(rows, key=lambda row: -row.total)
 
     def paths(self) -> list[PathTimes]:
         """Return the paths that the runs took, the most frequent first."""
         found = []
         for (key, site), times in self._paths.items():
-            calls = [call for call, block in zip(self.metadata["calls"], self._block_of) for _ in range(self._visits(key)[block])]
+            visits = Counter(block for head in self.heads(key) for block in self.stretches[head].blocks)
+            kernels = sum(visits[block] for block in self._block_of)
+            bytes_ = sum(visits[call["block"]] * call["bytes"] for call in self.metadata["calls"])
             origin = source_line(self.metadata["sites"][site]["origin"])
-            bytes_ = sum(call["bytes"] for call in calls)
-            found.append(PathTimes(key, self.describe(key), origin, sorted(times), len(times) / self.runs, len(calls), bytes_))
+            found.append(PathTimes(key, self.describe(key), origin, sorted(times), times, len(times) / self.runs, kernels, bytes_))
         return sorted(found, key=lambda path: -len(path.times))
 
     def describe(self, key: Key) -> list[Decision]:
@@ -268,22 +269,16 @@ class Profile:
         named = self.metadata["blocks"][block]
         return f"{block} {named['name']}" + (f", {source_line(named['origin'])}" if named["origin"] else "")
 
-    def _visits(self, key: Key) -> Counter[int]:
-        return Counter(block for head in self.heads(key) for block in self.stretches[head].blocks)
-
     def _rows(self, group: Callable[[int], Hashable], name: Callable[[Any], str]) -> list[Row]:
         found: dict[Any, array[int]] = {}
         for number, times in self._calls.items():
             found.setdefault(group(number), array("q")).extend(times)
-        rows = []
+        rows, total = [], self.total
         for part, times in found.items():
             ordered = sorted(times)
             took = sum(ordered)
-            rows.append(Row(name(part), len(ordered), took, self._share(took), quantile(ordered, 0.5), quantile(ordered, 0.99)))
+            rows.append(Row(name(part), len(ordered), took, _part(took, total), quantile(ordered, 0.5), quantile(ordered, 0.99)))
         return sorted(rows, key=lambda row: -row.total)
-
-    def _share(self, took: int) -> float:
-        return took / self.total if self.total else 0.0
 
     def _lines(self, numbers: tuple[int, ...]) -> str:
         lines = [source_line(self.metadata["lines"][k]) for k in numbers]
@@ -333,6 +328,10 @@ class Profile:
             profile._blocks[block], profile._host[block] = n, host
         profile.edges.update({(source, target): n for source, target, n in data["edges"]})
         return profile
+
+
+def _part(took: int, total: int) -> float:
+    return took / total if total else 0.0
 
 
 def _ranges(lines: list[SourceLine], known: str) -> str:

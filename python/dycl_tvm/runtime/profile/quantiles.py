@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
+
+from dycl_tvm.errors import UsageError
 
 
 def quantile(ordered: Sequence[int], p: float) -> int:
@@ -19,10 +21,10 @@ def quantile(ordered: Sequence[int], p: float) -> int:
     return ordered[min(len(ordered), max(1, math.ceil(p * len(ordered) - 1e-9))) - 1]
 
 
-def _at_most(trials: int, chance: float) -> Iterator[float]:
-    """Yield the probabilities of at most 0, 1, 2, ... successes in independent trials."""
-    total, log_odds = 0.0, math.log(chance) - math.log1p(-chance)
-    log_term = trials * math.log1p(-chance)
+def _at_most(trials: int, p: float) -> Iterator[float]:
+    """Yield the probabilities that at most 0, 1, 2, ... of independent measurements are above the p-quantile."""
+    total, log_odds = 0.0, math.log1p(-p) - math.log(p)
+    log_term = trials * math.log(p)
     for k in range(trials):
         total = min(1.0, total + math.exp(log_term))
         yield total
@@ -30,14 +32,33 @@ def _at_most(trials: int, chance: float) -> Iterator[float]:
     yield 1.0
 
 
+def clustering(times: Sequence[int], p: float) -> float | None:
+    """Return the part of the slow runs, those above the p-quantile, that follow a slow run at once; None where they are too few.
+
+    Of independent runs that is about ``1 - p``. Bounds suppose independence: where slow runs come together, each says less.
+
+    Parameters
+    ----------
+    times : sequence of int
+        In the order in which they were measured.
+    """
+    limit = quantile(sorted(times), p) if times else 0
+    slow = [time > limit for time in times]
+    count = sum(slow)
+    return sum(one and before for before, one in pairwise(slow)) / count if count >= 10 else None
+
+
 def runs_needed(p: float, confidence: float) -> int:
     """Return how many measurements there must be, so that the largest is a bound: the least n with p**n <= 1 - confidence."""
-    return math.ceil(math.log(1.0 - confidence) / math.log(p) - 1e-9)
+    for name, value in (("p", p), ("confidence", confidence)):
+        if not 0.0 < value < 1.0:
+            raise UsageError(f"{name} is to lie between 0 and 1, got {value}")
+    return max(1, math.ceil(math.log1p(-confidence) / math.log(p) - 1e-9))
 
 
 def allowed(trials: int, p: float, confidence: float) -> int:
     """Return how many of so many new measurements a bound on the p-quantile that holds lets exceed it, with this confidence, at most."""
-    return next(count for count, chance in enumerate(_at_most(trials, 1.0 - p)) if chance >= confidence)
+    return next(count for count, chance in enumerate(_at_most(trials, p)) if chance >= confidence)
 
 
 @dataclass(frozen=True)
@@ -68,5 +89,6 @@ def upper_bound(ordered: Sequence[int], p: float, confidence: float) -> UpperBou
     if count < runs_needed(p, confidence):
         return None
     # As long as so many and one more are unlikely to be all that are above the quantile, so many can be left out.
-    left_out = sum(1 for _ in takewhile(lambda chance: chance <= 1.0 - confidence, _at_most(count, 1.0 - p))) - 1
+    unlikely = sum(1 for _ in takewhile(lambda chance: chance <= 1.0 - confidence, _at_most(count, p)))
+    left_out = max(unlikely, 1) - 1  # rounding must not say otherwise than runs_needed
     return UpperBound(ordered[count - 1 - left_out], p, confidence, count, left_out)

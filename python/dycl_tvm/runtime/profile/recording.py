@@ -54,9 +54,11 @@ class Recording(Profile):
     def __exit__(self, *_: object) -> None:
         with self._session() as session:
             if session is not None:
-                self._take(session)
-                self._ring.stop(session)
-                self._rings.remove(self._ring)
+                try:
+                    self._take(session)
+                finally:
+                    self._ring.stop(session)
+                    self._rings.remove(self._ring)
 
     def collect(self) -> None:
         """Add the runs until now. At the end that is done anyway; in a long profile it makes room for events."""

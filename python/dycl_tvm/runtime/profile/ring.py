@@ -50,19 +50,20 @@ class Ring:
         self._library = library
         self._events = np.zeros(capacity, EVENT)
         self._read = np.zeros(capacity, EVENT)
-        self.lost = 0
+        self.lost = self._lost_before = 0
 
     def start(self, session: c_void_p) -> None:
         """Let the session write events from its next run on."""
         options = _Options(sizeof(_Options), self._events.ctypes.data, len(self._events))
         self._do("dycl_profile_start", [c_void_p, POINTER(_Options)], session, byref(options))
+        self._lost_before = self.lost  # the session counts from its start on
 
     def read(self, session: c_void_p) -> Any:
         """Return the events since the last time, oldest first: an array that is valid until the next time."""
         written, lost = c_size_t(), c_uint64()
         types = [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64)]
         self._do("dycl_profile_read", types, session, self._read.ctypes.data, len(self._read), byref(written), byref(lost))
-        self.lost = lost.value
+        self.lost = self._lost_before + lost.value
         return self._read[: written.value]
 
     def stop(self, session: c_void_p) -> None:

@@ -28,6 +28,7 @@ def tables(profile: Profile, most: int = MOST) -> Iterator[str]:
         yield from table(title, rows, most)
     yield ""
     yield from path_table(profile.paths(), most)
+    yield "       * the largest time: it ran too rarely to tell that quantile"
 
 
 def heading(profile: Profile) -> Iterator[str]:
@@ -37,14 +38,14 @@ def heading(profile: Profile) -> Iterator[str]:
     if profile.failed:
         yield f"{profile.failed} runs ended in an error and are not counted"
     if profile.lost:
-        yield f"{profile.lost} events were lost, and {profile.cut} runs with them: give the profile room for more"
+        yield f"{profile.lost} events were lost: {profile.cut} runs whose end alone is left, and runs of which nothing is, are not counted"
 
 
 def table(title: str, rows: Sequence[Row], most: int = MOST) -> Iterator[str]:
     """Yield the lines of one table."""
     yield f"{'share':>6} {'total ms':>10} {'times':>8} {'p50 µs':>10} {'p99 µs':>10}  {title}"
     for row in rows[:most]:
-        one = f"{micros(row.p50):>10} {micros(row.p99):>10}" if row.p50 or row.p99 else f"{'':>10} {'':>10}"
+        one = f"{_quantile(row.p50, 0.5, row.runs)} {_quantile(row.p99, 0.99, row.runs)}" if row.p50 or row.p99 else f"{'':21}"
         yield f"{row.share:6.1%} {row.total / 1e6:10.3f} {row.runs:8} {one}  {_short(row.name)}"
     rest = rows[most:]
     if rest:
@@ -55,19 +56,16 @@ def table(title: str, rows: Sequence[Row], most: int = MOST) -> Iterator[str]:
 def path_table(paths: Sequence[PathTimes], most: int = MOST) -> Iterator[str]:
     """Yield the lines of the table of paths."""
     yield f"{'share':>6} {'runs':>8} {'p50 µs':>10} {'p99 µs':>10} {'p99.9 µs':>10} {'kernels':>8} {'bytes':>13}  paths"
-    few = False
     for path in paths[:most]:
-        shown = []
-        for p in (0.5, 0.99, 0.999):
-            told = len(path.times) * (1 - p) >= 1
-            few = few or not told
-            shown.append(f"{micros(path.quantile(p)) + ('' if told else '*'):>10}")
-        yield f"{path.share:6.1%} {len(path.times):8} {' '.join(shown)} {path.kernels:8} {path.bytes:13,}  {_short(_ways(path))}"
+        shown = " ".join(_quantile(path.quantile(p), p, len(path.times)) for p in (0.5, 0.99, 0.999))
+        yield f"{path.share:6.1%} {len(path.times):8} {shown} {path.kernels:8} {path.bytes:13,}  {_short(_ways(path))}"
     if paths[most:]:
         rest = paths[most:]
         yield f"{sum(p.share for p in rest):6.1%} {sum(len(p.times) for p in rest):8} {'':>56}  {len(rest)} more"
-    if few:
-        yield "       * the largest time: too few runs to tell that quantile"
+
+
+def _quantile(value: int, p: float, times: int) -> str:
+    return f"{micros(value) + ('' if times * (1 - p) >= 1 else '*'):>10}"
 
 
 def _ways(path: PathTimes) -> str:
@@ -86,8 +84,8 @@ def _letter(decision: Decision) -> str:
 
 
 def micros(nanoseconds: float) -> str:
-    """Return nanoseconds as microseconds."""
-    return f"{nanoseconds / 1e3:,.1f}"
+    """Return nanoseconds as microseconds; a kernel may take few nanoseconds."""
+    return f"{nanoseconds / 1e3:,.1f}" if nanoseconds >= 1e4 else f"{nanoseconds / 1e3:.3f}"
 
 
 def _short(text: str) -> str:

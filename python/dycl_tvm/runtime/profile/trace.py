@@ -39,12 +39,11 @@ def load_profile(path: str) -> Profile:
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-        data = data["dycl_profile"]
+        return Profile.from_dict(data["dycl_profile"])
     except OSError as error:
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(f"{path!r} is no profile; make one with dycl-tvm profile -o FILE, or p.save(FILE)") from None
-    return Profile.from_dict(data)
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
