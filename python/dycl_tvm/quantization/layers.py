@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,18 @@ def layers_of(graph: HCFG) -> list[Layer]:
             if layer is not None:
                 found.append(layer)
     return found
+
+
+def no_layers(graph: HCFG) -> list[tuple[str, int, str]]:
+    """Return the constant weights of products and convolutions that are no layers: names, at how many places they run, and why."""
+    steps = [(s, b) for b in graph.blocks for s in b.steps if isinstance(s, TensorOp) and s.op in _KINDS]
+    weights = [static_argument(step, _KINDS[step.op][1]) for step, block in steps if _layer(step, block) is None]
+    return [(name_of(w), n, _why_no_layer(w)) for w, n in Counter(w for w in weights if isinstance(w, Constant)).items()]
+
+
+def _why_no_layer(weight: Constant) -> str:
+    dtype = weight.type.dtype  # type: ignore[union-attr]  # constants are tensors
+    return f"its weights are {dtype}, not float32" if dtype != "float32" else "a product or a convolution of another kind"
 
 
 def without(layers: list[Layer], skip: Collection[str]) -> list[Layer]:

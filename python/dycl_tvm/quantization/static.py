@@ -14,12 +14,12 @@ from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.nodes import HCFG, Branch, Switch
 from dycl_tvm.passes import run_passes
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.quantization.layers import Layer, layers_of, without
+from dycl_tvm.quantization.layers import Layer, layers_of, no_layers, without
 from dycl_tvm.quantization.numbers import Grid
 from dycl_tvm.quantization.observe import Call, Losses, Ranges, watch
 from dycl_tvm.quantization.program import NOT_FINITE, SKIPPED, Agreement, LayerLoss, QuantizationReport, Quantized
 from dycl_tvm.quantization.rewrite import round_layers
-from dycl_tvm.quantization.weights_only import Kind, round_weights, weight_losses
+from dycl_tvm.quantization.weights_only import Kind, round_weights, takes, weight_losses
 from dycl_tvm.staging import StagingOptions, stage_model
 
 if TYPE_CHECKING:
@@ -73,10 +73,13 @@ def quantize(
     Raises
     ------
     UsageError
-        If there are no calibration inputs, a name in ``skip`` is none, or there are no such integers or groups.
+        If there are no calibration inputs, a name in ``skip`` is none, there are no such integers or groups, or the model is
+        quantised already.
     UnsupportedError
         As :func:`dycl_tvm.build`.
     """
+    if isinstance(model, Quantized):
+        raise UsageError("the network is quantised already: quantize takes the model that it was made of")
     phases = Phases(progress)
     calls = [_call(inputs) for inputs in calibration_inputs]
     if weights_only is not None:
@@ -91,6 +94,7 @@ def quantize(
 
     # ranges of what layers read, by whichever path, and the losses that follow from them
     layers = layers_of(graph)
+    others = [LayerLoss(name, n, None, why) for name, n, why in no_layers(graph)]
     chosen = [layer for layer in without(layers, skip) if layer.is_finite]
     with phases.phase("calibrate", f"{len(calls)} inputs, {len(chosen)} layers"):
         ranges = Ranges(chosen)
@@ -107,7 +111,7 @@ def quantize(
         run_passes(graph, outlined=False)
     made = Quantized(graph, exact, calls[0])
     agreement = _agreement(made, held_out, phases)
-    made.report = QuantizationReport(_losses(layers, chosen, losses, ranges), not_taken, agreement)
+    made.report = QuantizationReport((*_losses(layers, chosen, losses, ranges), *others), not_taken, agreement)
     return made
 
 
@@ -116,8 +120,8 @@ def _weights_only(
 ) -> Quantized:
     graph = _staged(model, call, options, phases)
     exact = copied_graph(graph)
-    layers = [layer for layer in layers_of(graph) if layer.weight.data.dim() == 2]
-    chosen = [layer for layer in without(layers, skip) if layer.is_finite]
+    layers = layers_of(graph)
+    chosen = [layer for layer in without(layers, skip) if takes(layer) and layer.is_finite]
     with phases.phase("quantize", f"{len(chosen)} layers"):
         found = round_weights(graph, chosen, kind)
         losses = weight_losses(graph, layers, found)

@@ -23,7 +23,7 @@ from dycl_tvm.hcfg.interpreter import tensor_type
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Step, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.passes.rewrite import static_argument
-from dycl_tvm.quantization.layers import Layer, name_of
+from dycl_tvm.quantization.layers import Layer, name_of, no_layers
 from dycl_tvm.quantization.program import NOT_FINITE, SKIPPED, LayerLoss
 
 #: Bits of the element types; the groups that may be asked for, and the one of 4 bits if none is.
@@ -51,9 +51,9 @@ class Kind:
         UsageError
             If there is no such kind.
         """
-        if weights_only not in BITS:
+        if not isinstance(weights_only, str) or weights_only not in BITS:
             raise UsageError(f"weights_only is 'int8' or 'int4', not {weights_only!r}")
-        if group_size is not None and group_size not in GROUPS:
+        if group_size is not None and (type(group_size) is not int or group_size not in GROUPS):
             raise UsageError(f"group_size is one of {', '.join(map(str, GROUPS))}, not {group_size!r}")
         return Kind(BITS[weights_only], _GROUP if group_size is None and weights_only == "int4" else group_size)
 
@@ -79,6 +79,11 @@ class GroupedWeights:
         signal = float(rows.double().square().sum())
         decibels = math.inf if noise == 0 else 10 * math.log10(signal / noise)
         return GroupedWeights(_constant(data, layer.weight.name), _constant(scales, f"{layer.name}.scales"), group, decibels)
+
+
+def takes(layer: Layer) -> bool:
+    """Whether the weights of a layer can become integers with scales: a product's."""
+    return layer.weight.data.dim() == 2
 
 
 def round_weights(graph: HCFG, layers: Sequence[Layer], kind: Kind) -> Mapping[Constant, GroupedWeights]:
@@ -109,7 +114,7 @@ def _tied(graph: HCFG, made: Mapping[tuple[Constant, int], GroupedWeights]) -> d
     for table in dict.fromkeys(_table(s) for block in graph.blocks for s in block.steps if isinstance(s, TensorOp) and _is_embedding(s)):
         for (weight, channel), weights in made.items():
             rows = weight.data.movedim(channel, 0)
-            if rows.shape == table.data.shape and (weight is table or torch.equal(rows, table.data)):
+            if torch.equal(rows, table.data):  # the same constant is none if the outputs of the product are its columns
                 found[table] = weights
     return found
 
@@ -121,10 +126,17 @@ def weight_losses(graph: HCFG, layers: Sequence[Layer], found: Mapping[Constant,
     losses = []
     for layer in {layer.weight: layer for layer in layers}.values():
         made = found.get(layer.weight)
-        why = "" if made is not None else SKIPPED if layer.is_finite else NOT_FINITE
+        why = "" if made is not None else _why_not(layer)
         losses.append(LayerLoss(layer.name, places[layer.weight], None if made is None else made.decibels, why))
-    losses += [LayerLoss(name_of(t), n, None, "an embedding whose table no product reads") for t, n in tables.items()]
+    losses += [LayerLoss(name_of(t), n, None, "an embedding whose rows are no rounded product's") for t, n in tables.items()]
+    losses += [LayerLoss(name, n, None, why) for name, n, why in no_layers(graph)]
     return tuple(sorted(losses, key=lambda loss: (loss.decibels is None, loss.decibels or 0.0)))
+
+
+def _why_not(layer: Layer) -> str:
+    if not takes(layer):
+        return "a convolution"
+    return SKIPPED if layer.is_finite else NOT_FINITE
 
 
 def _is_embedding(step: TensorOp) -> bool:
@@ -159,6 +171,7 @@ def _integers(rows: torch.Tensor, group: int, bits: int) -> tuple[torch.Tensor, 
     grouped = torch.nn.functional.pad(rows, (0, -k % group)).reshape(n, -1, group)
     if bits == 8:
         scales = _usable(grouped.abs().amax(-1, keepdim=True) / 127)
+        scales = torch.where((127 * scales).isinf(), scales.nextafter(torch.zeros(())), scales)  # next to the largest float32
         integers = torch.round(grouped / scales).clamp(-127, 127)
     else:
         largest = grouped.gather(-1, grouped.abs().argmax(-1, keepdim=True))
@@ -167,15 +180,15 @@ def _integers(rows: torch.Tensor, group: int, bits: int) -> tuple[torch.Tensor, 
         for factor in _FACTORS:
             tried = _usable(largest * (factor / -8))
             found = torch.round(grouped / tried).clamp(-8, 7)
-            errors = (found * tried - grouped).square().sum(-1, keepdim=True)
+            errors = ((found * tried - grouped) / largest).square().sum(-1, keepdim=True)  # squares of any weights are numbers
             better = errors < least
             scales, integers, least = (torch.where(better, a, b) for a, b in ((tried, scales), (found, integers), (errors, least)))
     return integers.to(torch.int8).reshape(n, -1)[:, :k], scales.squeeze(-1)
 
 
 def _usable(scales: torch.Tensor) -> torch.Tensor:
-    """Return scales by which can be divided: where all weights are zero, or nearly, they become zero."""
-    return torch.where(scales.abs() > torch.finfo(torch.float32).tiny, scales, 1.0)
+    """Return scales by which can be divided: where there is none, weights become zero."""
+    return torch.where(scales != 0, scales, 1.0)
 
 
 def _constant(data: torch.Tensor, name: str) -> Constant:

@@ -158,11 +158,66 @@ def test_two_integers_of_four_bits_lie_in_a_byte(k: int) -> None:
     assert torch.equal(dequantised(data, torch.ones(5, 1), k, k), integers.float())
 
 
+class Square(nn.Module):
+    """A square table whose product has its columns for outputs, or its rows."""
+
+    def __init__(self, rows: bool) -> None:
+        super().__init__()
+        self.table, self.rows = nn.Embedding(64, 64), rows
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        x = self.table(index)
+        return nn.functional.linear(x, self.table.weight) if self.rows else x @ self.table.weight
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_square_table_is_read_in_integers_only_if_its_rows_are_the_product_s_outputs(rows: bool) -> None:
+    torch.manual_seed(3)
+    model, index = Square(rows).eval().requires_grad_(False), torch.arange(64)
+    quantised = dycl_tvm.quantize(model, [index], weights_only="int8")
+    assert [s.op for s in _steps(quantised)].count(ROWS) == rows
+    expected = model(index)
+    assert (quantised(index) - expected).norm() < 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("largest", [3e-38, 1e-30, 1e30, torch.finfo(torch.float32).max])
+def test_weights_of_any_size_keep_their_digits(kind: Any, largest: float) -> None:
+    torch.manual_seed(4)
+    layer = nn.Linear(96, 5, bias=False).eval().requires_grad_(False)
+    layer.weight.copy_(layer.weight / layer.weight.abs().amax(1, keepdim=True) * largest)
+    layer.weight[0, 0], layer.weight[1] = largest, 0
+    (loss,) = dycl_tvm.quantize(layer, [torch.zeros(1, 96)], weights_only=kind).report.layers
+    assert loss.decibels is not None and {"int4": 20, "int8": 40}[kind] < loss.decibels < 60
+
+
+class Others(nn.Module):
+    """Products and a convolution whose weights stay float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short, self.conv = nn.Linear(64, 64).bfloat16(), nn.Conv2d(1, 1, 1)
+        self.batches = nn.Parameter(torch.randn(2, 64, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(self.short(x.bfloat16()).float()[None, None])[0, 0]
+        return torch.matmul(x[None], self.batches)
+
+
+def test_the_report_names_what_stays_float_and_why() -> None:
+    quantised = dycl_tvm.quantize(Others().eval().requires_grad_(False), [torch.zeros(2, 64)], weights_only="int4", skip=["conv"])
+    why = {layer.name: layer.why for layer in quantised.report.layers if layer.decibels is None}
+    assert why["short"] == "its weights are bfloat16, not float32" and why["conv"] == "a convolution"
+    with pytest.raises(UsageError, match="quantised already"):
+        dycl_tvm.quantize(quantised, [torch.zeros(2, 64)])
+
+
 def test_what_there_is_not_is_refused(decoder: nn.Module) -> None:
     with pytest.raises(UsageError, match="'int8' or 'int4'"):
         dycl_tvm.quantize(decoder, [_tokens()], weights_only="int2")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="32, 64, 128"):
-        dycl_tvm.quantize(decoder, [_tokens()], weights_only="int4", group_size=48)
+    for size in (48, 64.0):
+        with pytest.raises(UsageError, match="32, 64, 128"):
+            dycl_tvm.quantize(decoder, [_tokens()], weights_only="int4", group_size=size)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="weights_only"):
         dycl_tvm.quantize(decoder, [_tokens()], group_size=64)
     with pytest.raises(UsageError, match="no layer 'nowhere'"):
