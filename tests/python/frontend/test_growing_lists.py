@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
+import operator
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -361,12 +365,68 @@ def none_is_the_largest(x):
         return str(error)
 
 
-USES = [in_other_orders, extremes_of_numbers, with_nans, in_order, none_is_the_largest]
+def read_by_native_code(x):
+    ints = [3, 1]
+    found = operator.itemgetter(0)(ints), operator.is_(ints, ints)
+    while x.sum() < 6:
+        x = x + 1
+        ints.append(int(x.argmax()))
+    return found, ints
+
+
+USES = [in_other_orders, extremes_of_numbers, with_nans, in_order, none_is_the_largest, read_by_native_code]
 
 
 @pytest.mark.parametrize("model", USES, ids=lambda m: m.__name__)
 def test_other_orders_and_extremes(model: Callable[..., Any]) -> None:
     check(model, INPUTS, max_length=16)
+
+
+def pairs_of_one_iterator(x):
+    """Each pair takes two items."""
+    ints, t = numbers_of(x, lambda y: int(y.argmax())), 0
+    two, numbered, left = iter(ints), enumerate(ints), iter(ints)
+    for a, b in zip(two, two):
+        t = t * 2 + a - b
+    for (i, a), (_, b) in zip(numbered, numbered):
+        t = t * 2 + a - b + i
+    for a, (i, b) in zip(left, enumerate(left)):
+        t = t * 2 + a - b + i
+    return t
+
+
+def kept_by_native_code(x):
+    """The list itself is in each of the containers, also if it was put there before it grew."""
+    ints = []
+    found = functools.partial(len, ints), types.SimpleNamespace(ints=ints), dict.fromkeys("ab", ints), dict(ints=ints)
+    heapq.heappush(ints, 7)
+    while x.sum() < 6:
+        x = x + 1
+        ints.append(int(x.argmax()))
+    return found[0](), found[1].ints, found[2], found[3], found[2]["a"] is ints
+
+
+def written_while_it_is_gone_over(x):
+    """Python's iterators see what is written; the list has grown by no loop yet."""
+    ints, pairs, last = [1, 2], [3, 4], [5, 6]
+    for k in ints:
+        if len(ints) < 6:
+            ints.append(k + 1)
+    two = iter(pairs), reversed(last)
+    pairs.append(5)
+    last[0] = 9
+    pairs.extend(k for k in pairs if len(pairs) < 8)
+    seen = list(two[0]), list(two[1]), [pairs.pop() for _ in pairs], max(ints, key=lambda k: len(ints) < 9 and ints.append(k) or k)
+    while x.sum() < 6:
+        x = x + 1
+        for found in (ints, pairs, last):
+            found.append(int(x.argmax()))
+    return ints, pairs, last, seen
+
+
+@pytest.mark.parametrize("model", [pairs_of_one_iterator, kept_by_native_code, written_while_it_is_gone_over], ids=lambda m: m.__name__)
+def test_the_list_itself(model: Callable[..., Any]) -> None:
+    check(model, INPUTS, max_length=16, max_loop_trips=6)
 
 
 def test_where_an_iterator_was_left_is_not_known() -> None:

@@ -35,7 +35,7 @@ from dycl_tvm.frontend.python.calls.sums import TABLE as SUMS
 from dycl_tvm.frontend.python.calls.torch_operators import TABLE as TORCH_OPERATORS
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp
 from dycl_tvm.frontend.python.flow.choices import Chosen
-from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.flow.iteration import advancing, iterate
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program, special_method
@@ -147,13 +147,13 @@ def _extremum(largest: bool) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (found := extreme_of(callee, args, kwargs)) is not None:
             return found
+        if kwargs.get("key") is not None and kwargs.keys() <= {"key", "default"}:
+            return _extremum_by(callee, args[0] if len(args) == 1 else args, kwargs, largest)
         values = list(args[0]) if len(args) == 1 else list(args)
         if _plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
         if not kwargs.keys() <= {"key", "default"}:
             return callee(*args, **kwargs)  # an error
-        if kwargs.get("key") is not None:
-            return _extremum_by(kwargs["key"], values, largest)
         if len(values) == 1:
             return values[0]  # nothing is compared
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
@@ -187,12 +187,14 @@ def _extremum(largest: bool) -> Substitute:
     return substitute
 
 
-def _extremum_by(key: Any, values: list[Any], largest: bool) -> Any:
-    """Return the first of the values whose key is the largest, or the smallest."""
-    call = program().operators.call
-    best = (values[0], call(key, values[0]))
-    for v in values[1:]:
-        found = (v, call(key, v))
+def _extremum_by(callee: Any, items: Any, kwargs: dict[str, Any], largest: bool) -> Any:
+    """Return the first of the items whose key is the largest, or the smallest. Its key is asked for before the next item is."""
+    pairs = [(v, program().operators.call(kwargs["key"], v)) for v in iterate(items)]
+    if not pairs or _plain(tuple([v for v, _ in pairs])):
+        keys = iter([key for _, key in pairs])
+        return callee([v for v, _ in pairs], **{**kwargs, "key": lambda _: next(keys)})
+    best = pairs[0]
+    for found in pairs[1:]:
         better = found[1] > best[1] if largest else found[1] < best[1]
         best = ifexp(better, lambda found=found: found, lambda best=best: best)
     return best[0]

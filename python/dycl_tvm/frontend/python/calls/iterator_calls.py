@@ -27,10 +27,11 @@ from dycl_tvm.frontend.python.calls.iterators import (
     Zip,
     ZipLongest,
     adopted,
+    is_stand_in,
     own,
     sequence,
 )
-from dycl_tvm.frontend.python.flow.iteration import advancing, in_turn
+from dycl_tvm.frontend.python.flow.iteration import advancing
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -67,8 +68,8 @@ def _reversed(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     (x,) = args
     if isinstance(x, Poison):
         use(x)
-    if (turns := in_turn(x)) is not None and isinstance(x, list):
-        return sequence(x, turns.count - 1, -1)
+    if is_stand_in(x):
+        return sequence(x, type(x).in_turn(x).count - 1, -1)
     if (isinstance(x, (list, tuple, range, str)) and not hasattr(type(x), "__reversed__")) or type(x) in (list, range):
         return sequence(x, len(x) - 1, -1)
     return adopted(current().heap.born(callee(x)))

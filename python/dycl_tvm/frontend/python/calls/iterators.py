@@ -44,6 +44,8 @@ class Ending(OfOneRun):
 class OwnIterator(ByIndex):
     """Base of the iterators whose position is an attribute."""
 
+    #: The attribute that says where it stands, of what a loop can go over by number.
+    moves = ""
     #: What the program takes it for.
     kind: type = type(iter([]))
 
@@ -67,10 +69,10 @@ class OwnIterator(ByIndex):
         return True
 
     @contextlib.contextmanager
-    def spent(self, name: str) -> Iterator[None]:
+    def gone_over(self) -> Iterator[None]:
         """Let a loop go over what is left: of where it leaves the iterator no path knows."""
         why = Why(f"where a {self.kind.__name__} stands is used behind a loop that went over it, which a number of the run ends")
-        self.put(name, Poison(Refusing(current().origin(), "loop over the list itself, and count in a variable"), why))
+        self.put(self.moves, Poison(Refusing(current().origin(), "loop over the list itself, and count in a variable"), why))
         yield
 
     __class__ = property(lambda self: self.kind)  # type: ignore[assignment]
@@ -123,6 +125,7 @@ class _Positions(OwnIterator):
     items: Any
     position: Any
     step: int
+    moves = "position"
 
     def __next__(self) -> Any:
         at = self.position
@@ -148,7 +151,7 @@ class _Positions(OwnIterator):
         if forwards and (scalars.is_symbolic(first) or first < 0):
             return None
         count = inner.count - first if forwards else scalars.select(first < inner.count, first + 1, 0)
-        return InTurn(count, lambda index: inner.item(first + self.step * index), (*inner.going, lambda: self.spent("position")))
+        return InTurn(count, lambda index: inner.item(first + self.step * index), (*inner.of, self))
 
     def __length_hint__(self) -> int:
         at = self.position
@@ -246,6 +249,7 @@ class Enumerate(OwnIterator):
     kind = enumerate
     source: Any
     count: Any
+    moves = "count"
 
     def __next__(self) -> Any:
         item = next(self.source)
@@ -258,7 +262,7 @@ class Enumerate(OwnIterator):
         inner, first = in_turn(self.source), self.count
         if inner is None or isinstance(first, Poison):
             return None
-        return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.going, lambda: self.spent("count")))
+        return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.of, self))
 
 
 class Zip(OwnIterator):
@@ -280,15 +284,17 @@ class Zip(OwnIterator):
         return tuple(items)
 
     def in_turn(self) -> InTurn | None:
-        """Return what is left of the sources, as far as the shortest of them goes."""
+        """Return what is left of the sources, as far as the shortest of them goes; None where two take their items from one iterator."""
         found = [in_turn(source) for source in self.sources]
         inner = [turns for turns in found if turns is not None]
         if self.strict or not inner or len(inner) < len(found):
             return None
+        of = tuple([x for turns in inner for x in turns.of])
+        advanced = [id(x) for x in of if issubclass(type(x), OwnIterator)]
+        if len(set(advanced)) < len(advanced):
+            return None
         count = functools.reduce(lambda a, b: scalars.select(a < b, a, b), [turns.count for turns in inner])
-        return InTurn(
-            count, lambda index: tuple([turns.item(index) for turns in inner]), tuple([going for turns in inner for going in turns.going])
-        )
+        return InTurn(count, lambda index: tuple([turns.item(index) for turns in inner]), of)
 
     def _check_ended(self, stopped: int) -> None:
         plural = "s 1-" if stopped > 1 else " "
@@ -463,7 +469,7 @@ def own(iterable: Any) -> Any:
         if iterable.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return _Positions(items=tuple(iterable.unbind(0)), position=0, step=1)
-    if plain in _SEQUENCES or in_turn(iterable) is not None:
+    if plain in _SEQUENCES or is_stand_in(iterable):
         return sequence(iterable)
     if plain in _SIZED:
         return _Snapshot(items=tuple(iterable), source=iterable, position=0, step=1)
@@ -475,6 +481,11 @@ _SEQUENCES: frozenset[Any] = frozenset([list.__iter__, tuple.__iter__, range.__i
 _SIZED: frozenset[Any] = frozenset(
     [k.__iter__ for k in (dict, set, frozenset, deque, type({}.keys()), type({}.values()), type({}.items()))]  # type: ignore[attr-defined, var-annotated]
 )
+
+
+def is_stand_in(x: Any) -> bool:
+    """Whether something stands for a list or tuple, whose iterators see what is written to it."""
+    return issubclass(type(x), ByIndex) and isinstance(x, (list, tuple))
 
 
 def sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:

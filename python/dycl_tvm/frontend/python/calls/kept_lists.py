@@ -122,7 +122,7 @@ class KeptList(Sealed, ByIndex):
     def insert(self, index: Any, item: Any) -> None:
         """Add a tensor before the first; elsewhere is another use."""
         if type(index) is not int or index or items_of(self).is_deque:
-            _give_up(self)
+            used_otherwise(self)
         _put_first(self, item)
 
     def extend(self, items: Any) -> None:
@@ -136,7 +136,7 @@ class KeptList(Sealed, ByIndex):
     def pop(self, index: Any = -1) -> Any:
         """Take the first or the last away."""
         if type(index) is not int or index not in (0, -1) or (index == 0 and items_of(self).is_deque):
-            _give_up(self)
+            used_otherwise(self)
         return _take(self, index)
 
     def popleft(self) -> Any:
@@ -153,14 +153,14 @@ class KeptList(Sealed, ByIndex):
 
     def __add__(self, items: Any) -> Any:
         if _kind(self) is not list or not isinstance(items, list):
-            _give_up(self)
+            used_otherwise(self)
         made = self.copy()
         made.extend(items)
         return made
 
     def __radd__(self, items: Any) -> Any:
         if _kind(self) is not list or not isinstance(items, list):
-            _give_up(self)
+            used_otherwise(self)
         made = self.copy()
         for item in reversed(items):
             made.insert(0, item)
@@ -181,9 +181,9 @@ class KeptList(Sealed, ByIndex):
         rows = items_of(self).rows
         if isinstance(index, slice):
             if index.step not in (None, 1, -1) or items_of(self).is_deque:
-                _give_up(self)
+                used_otherwise(self)
             if index.step == -1 and (index.start is not None or index.stop is not None):
-                _give_up(self)
+                used_otherwise(self)
             part = [column.flip(0) if index.step == -1 else column[index] for column in rows]
             return program().state.lists.copied(self, _kind(self), part)
         place = _place_in(self, index, f"{_kind(self).__name__} index out of range")
@@ -191,14 +191,14 @@ class KeptList(Sealed, ByIndex):
 
     def __setitem__(self, index: Any, item: Any) -> None:
         if isinstance(index, slice) or items_of(self).is_deque:
-            _give_up(self)
+            used_otherwise(self)
         place, length = _place_in(self, index, "list assignment index out of range"), length_of(self)
         _put(self, _joined(self, item, lambda rows, row: _with_row(rows, place, length, row)), newest_last=True)
 
     def __delitem__(self, index: Any) -> None:
         part = index if isinstance(index, slice) else slice(None, 1) if index == 0 else slice(-1, None) if index == -1 else None
         if part is None or part.step not in (None, 1) or (part.start is not None and part.stop is not None):
-            _give_up(self)
+            used_otherwise(self)
         if not isinstance(index, slice):
             require(length_of(self) > 0, IndexError("list assignment index out of range"))
         rest = slice(part.stop, None) if part.start is None else slice(None, part.start)
@@ -206,7 +206,8 @@ class KeptList(Sealed, ByIndex):
         _put(self, [rows[:0] if none else rows[rest] for rows in items_of(self).rows], newest_last=True)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_listed(self, items_of(self).rows))
+        with KeptList.gone_over(self):  # what is written meanwhile Python's own iterator would see
+            yield from _listed(self, items_of(self).rows)
 
     def __contains__(self, item: Any) -> Any:
         found = contained(self, item)
@@ -223,7 +224,16 @@ class KeptList(Sealed, ByIndex):
 
     def in_turn(self) -> InTurn:
         """Return what a loop goes over; as long as it does the list stays as it is."""
-        return InTurn(length_of(self), lambda index: self[index], (lambda: _gone_over(items_of(self)),))
+        return InTurn(length_of(self), lambda index: self[index], (self,))
+
+    @contextlib.contextmanager
+    def gone_over(self) -> Iterator[None]:
+        """Let a loop go over the items: what changes the list meanwhile is another use."""
+        items_of(self).loops += 1
+        try:
+            yield
+        finally:
+            items_of(self).loops -= 1
 
     def copy(self) -> Any:
         """Return a list of the items."""
@@ -231,15 +241,6 @@ class KeptList(Sealed, ByIndex):
 
     def __reversed__(self) -> Iterator[Any]:
         return reversed(as_it_was(self))
-
-
-@contextlib.contextmanager
-def _gone_over(items: Items) -> Iterator[None]:
-    items.loops += 1
-    try:
-        yield
-    finally:
-        items.loops -= 1
 
 
 def items_of(x: Any) -> Any:
@@ -251,7 +252,8 @@ def _kind(x: Any) -> Any:
     return object.__getattribute__(x, "_kind")
 
 
-def _give_up(x: Any) -> NoReturn:
+def used_otherwise(x: Any) -> NoReturn:
+    """Begin anew with a list itself, as it is used in a way that what stands for it does not know."""
     object.__getattribute__(x, "_used")()
     raise AssertionError("unreachable")
 
@@ -276,7 +278,7 @@ def _place_in(x: Any, index: Any, outside: str) -> Any:
     if scalars.is_symbolic(index) and index.node.is_bool():
         index = scalars.select(index, 1, 0)
     if type(index) is not int and not (scalars.is_symbolic(index) and index.node.is_int()):
-        _give_up(x)  # which Python refuses, or asks for its `__index__`
+        used_otherwise(x)  # which Python refuses, or asks for its `__index__`
     length = length_of(x)
     require((index >= -length) & (index < length), IndexError(outside))
     return index
@@ -300,7 +302,7 @@ def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list
     items = items_of(x)
     row = row_of(items.form, item)
     if row is None:
-        _give_up(x)
+        used_otherwise(x)
     columns = zip(items.form.leaves, items.rows, row)
     return [make(rows, t.unsqueeze(0)) if leaf.kind else _joined_tensors(x, rows, t, make) for leaf, rows, t in columns]
 
@@ -332,7 +334,7 @@ class _Appended(OfOneRun):
 def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
     items = items_of(x)
     if items.loops:
-        _give_up(x)
+        used_otherwise(x)
     for name, rows in zip(items.columns, columns):
         if items.most is not None:
             rows = rows[:0] if items.most == 0 else rows[-items.most :] if newest_last else rows[: items.most]

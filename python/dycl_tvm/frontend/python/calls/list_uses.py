@@ -6,6 +6,7 @@ Each gives what it gives for the items one by one, or nothing where the rows do 
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, as_it_was, items_of, length_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, as_it_was, items_of, length_of, used_otherwise
 from dycl_tvm.frontend.python.calls.kept_rows import Leaf, told
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -101,20 +102,44 @@ def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             return made
     if callee is sorted and len(args) == 1 and issubclass(type(args[0]), KeptList) and (found := sorted_of(args[0], kwargs)) is not None:
         return found
-    return callee(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+    return _with_items(callee, args, kwargs)
+
+
+def _with_items(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call native code with the items of such lists; code that changes, keeps or returns what it is given needs the list itself."""
+    lists = list({id(x): x for x in (*args, *kwargs.values()) if issubclass(type(x), KeptList)}.values())
+    given = [as_it_was(x) for x in lists]
+    instead = {id(x): items for x, items in zip(lists, given)}
+    taken, named = tuple([instead.get(id(x), x) for x in args]), {name: instead.get(id(x), x) for name, x in kwargs.items()}
+    held, references = list(map(list, given)), _references(given)
+    try:
+        result = program().trampolines.watch(callee, taken, named)
+    finally:
+        for x, is_same in zip(lists, map(_same_items, given, held)):
+            if not is_same:
+                used_otherwise(x)
+    for x, now, before in zip(lists, _references(given), references):
+        if now > before:
+            used_otherwise(x)
+    return result
+
+
+def _same_items(items: Any, before: list[Any]) -> bool:
+    return len(items) == len(before) and all(a is b for a, b in zip(items, before))
+
+
+def _references(objects: list[Any]) -> list[int]:
+    """Return how often each object is referred to; an empty tuple is one object everywhere."""
+    return [0 if x == () else sys.getrefcount(x) for x in objects]
 
 
 #: The methods of containers that take a list for an item, and look no further.
-_KEEPING = frozenset(["append", "appendleft", "insert", "setdefault", "__setitem__"])
+_KEEPING = frozenset(["append", "appendleft", "insert", "setdefault"])
 
 
 def only_keeps(callee: Any) -> bool:
     """Whether native code makes an item of a list that it is given, and does nothing else with it."""
     return type(callee) is types.BuiltinFunctionType and type(callee.__self__) in (list, deque, dict) and callee.__name__ in _KEEPING
-
-
-def _plain(x: Any) -> Any:
-    return as_it_was(x) if issubclass(type(x), KeptList) else x
 
 
 def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:

@@ -34,20 +34,20 @@ class InTurn:
         How many items there are; the run may tell.
     item : callable
         Gives the item of a number.
-    going : tuple of callable
-        Each gives a context in which the loop runs.
+    of : tuple of ByIndex
+        The lists that hold the items, and the iterators that the loop advances.
     """
 
     count: Any
     item: Callable[[Any], Any]
-    going: tuple[Callable[[], contextlib.AbstractContextManager[None]], ...]
+    of: tuple[ByIndex, ...]
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
         """Let a loop go over the items."""
         with contextlib.ExitStack() as stack:
-            for going in self.going:
-                stack.enter_context(going())
+            for items in self.of:
+                stack.enter_context(type(items).gone_over(items))
             yield
 
 
@@ -58,6 +58,10 @@ class ByIndex:
 
     def in_turn(self) -> InTurn | None:
         """Return what a loop goes over; None where it asks for one item after the other."""
+        raise NotImplementedError
+
+    def gone_over(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a loop goes over the items."""
         raise NotImplementedError
 
     def are_any(self) -> Any:

@@ -210,8 +210,9 @@ class Settled:
         told: dict[int, Operand] = {}
         for param, brought in columns if known else ():
             left = [x for i, x in enumerate(brought) if all(isinstance(b[i], Value) or b[i] is answer for answer, b in known)]
-            if left and all(same_number(NumberLeaf(None, x), NumberLeaf(None, left[0])) for x in left):
-                told.update({} if isinstance(left[0], Value) else {id(param): left[0]})
+            is_constant = bool(left) and not isinstance(left[0], Value)
+            if is_constant and all(same_number(NumberLeaf(None, x), NumberLeaf(None, left[0])) for x in left):
+                told[id(param)] = left[0]
         return told
 
     def _note(self, kinds: list[tuple[Operand, Any]], flag: Value, answer: bool) -> None:
