@@ -214,7 +214,7 @@ class Module:
             If a result is no plain tensor, differs by the path, or is of another structure, dtype or shape than ``out``, or if two
             tensors of ``out`` share memory. An input may share memory with ``out``.
         """
-        return Bound(self, out, direct)
+        return Bound(self._run, Targets(self.metadata, out, direct))
 
     def profile(self, capacity: int = CAPACITY) -> Recording:
         """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.

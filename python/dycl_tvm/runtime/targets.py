@@ -7,8 +7,8 @@ import ctypes
 import itertools
 import math
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.structure import flatten, whole_leaves
 from dycl_tvm.runtime.tensors import InputTensor, is_torch, strides_of, type_text
-
-if TYPE_CHECKING:
-    from dycl_tvm.runtime.module import Module
 
 
 class Targets:
@@ -135,11 +132,11 @@ class Bound:
         What each call writes to and returns.
     """
 
-    def __init__(self, module: Module, out: Any, direct: bool = False) -> None:
-        self._module, self._targets = module, Targets(module.metadata, out, direct)
-        self.out = out
+    def __init__(self, run: Callable[[tuple[Any, ...], dict[str, Any], float, Targets], Any], targets: Targets) -> None:
+        self._run, self._targets = run, targets
+        self.out = targets.out
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network on inputs as :meth:`Module.__call__` takes them; ``out`` is written once the run has ended well, or by it."""
+        """Run the network on inputs as :meth:`dycl_tvm.Module.__call__` takes them; ``out`` is written once the run has ended well, or by it."""
         self._targets.check()
-        return self._module._run(args, kwargs, 0.0, self._targets)
+        return self._run(args, kwargs, 0.0, self._targets)
