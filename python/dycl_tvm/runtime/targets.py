@@ -137,6 +137,6 @@ class Bound:
         self.out = targets.out
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network on inputs as :meth:`dycl_tvm.Module.__call__` takes them; ``out`` is written once the run has ended well, or by it."""
+        """Run the network on inputs as a module takes them; ``out`` is written once the run has ended well, or by it."""
         self._targets.check()
         return self._run(args, kwargs, 0.0, self._targets)
