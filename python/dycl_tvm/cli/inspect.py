@@ -121,7 +121,7 @@ def _profiled(args: argparse.Namespace, metadata: dict[str, Any]) -> int:
     if fmt not in ("svg", "html"):
         raise UsageError(f"a profile is drawn as svg or html, not as {fmt}")
     profile = load_profile(args.profile)
-    if (profile.metadata["fingerprint"], profile.metadata["code"]) != (metadata["fingerprint"], metadata["code"]):
+    if not profile.is_of(metadata):
         raise UsageError(f"the profile {args.profile!r} is of another build than {args.what!r}")
     draw = to_svg if fmt == "svg" else to_html
     text = draw(skeleton(metadata), measured_of(profile))

@@ -92,7 +92,7 @@ def needed_times(profile: Profile, metadata: dict[str, Any], p: float = QUANTILE
     UsageError
         If the profile is of another network, or if it does not know a time that is needed.
     """
-    if (profile.metadata["fingerprint"], profile.metadata["code"]) != (metadata["fingerprint"], metadata["code"]):
+    if not profile.is_of(metadata):
         raise UsageError("the profile is of another build of the network; make one of this")
     leaving = profile.leaving()
     if not leaving:

@@ -118,6 +118,10 @@ class Profile:
         self._leaves = {k: d["leaves"] for k, d in enumerate(metadata["decisions"]) if "leaves" in d}
         self._block_of: list[int] = [call["block"] for call in metadata["calls"]]
 
+    def is_of(self, metadata: dict[str, Any]) -> bool:
+        """Return whether this is a profile of the very build that these metadata are of."""
+        return all(self.metadata[part] == metadata[part] for part in ("fingerprint", "code"))
+
     # -- taking runs in ------------------------------------------------------------------------------------------------
 
     def add(self, runs: Iterable[RecordedRun | None]) -> None:
