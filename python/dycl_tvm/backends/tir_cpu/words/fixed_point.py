@@ -6,8 +6,8 @@ lost is at most 2^-29 of that number, and numbers of at least a 16th of it lose 
 high * 2^15 + low. :func:`dot` adds the products of pairs of digits with pairs of integers, by ``vpdpwssd`` of VNNI or by ``vpmaddwd``;
 with integers from -128 to 127 the sums of 128 products stay below 2^29.
 
-Rows that hold no number, or one of at least 2^96 (a sum might be infinite where the product is not), have to be computed otherwise:
-``Rows.usual`` says whether there is none.
+Rows that hold no number, one of at least 2^96 (a sum might be infinite where the product is not), or a block of nothing but numbers
+below 2^-97 (they lose more) that are not all zero, have to be computed otherwise: ``Rows.usual`` says whether there is none.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Rows:
 
         each(look)
         across(most, lanes, tirx.max)
-        store(self._largest, [0], tirx.max(self._largest[0], most[0]))
+        small = tirx.all(most[0] > T.int32(0), most[0] < T.int32(_LEAST << _MANTISSA))
+        store(self._largest, [0], tirx.max(self._largest[0], tirx.Select(small, T.int32(_LARGE << _MANTISSA), most[0])))
         exponent = tirx.max(most[0] & T.int32(_EXPONENT), T.int32(_LEAST << _MANTISSA))
         biased = T.shift_right(exponent, T.int32(_MANTISSA))
         scale, inverse = (T.shift_left(e, T.int32(_MANTISSA)) for e in (biased - (_BITS - 1), (2 * _ONE + _BITS - 1) - biased))
