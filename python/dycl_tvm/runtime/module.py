@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,34 +21,22 @@ from dycl_tvm.runtime.log import Level, set_log
 from dycl_tvm.runtime.params_place import ParamsPlace
 from dycl_tvm.runtime.path import Decision, Path, source_line
 from dycl_tvm.runtime.seeds import seed_bits
+from dycl_tvm.runtime.signals import signal_that_stops
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Targets
 from dycl_tvm.runtime.tensors import copy_out, is_torch
 
-#: ``signal.getsignal`` makes an enum of what this gives, in microseconds.
-_handler_of = importlib.import_module("_signal").getsignal
-_SIGINT = int(signal.SIGINT)
 _UNUSUAL = object()
 _ALWAYS = nullcontext()
-
-
-#: Python's own handler says that the program is to stop; others may want it to go on.
-_STOPS = signal.default_int_handler
-_this_thread = threading.get_ident
-_main_thread = threading.main_thread().ident
+_modules: weakref.WeakSet[Module] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    global _main_thread
-    _main_thread = _this_thread()
+    for module in list(_modules):
+        module._forked()
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _signal_that_stops() -> int:
-    """Return the signal that ends a call of this thread; 0 for none. Each call asks: it takes a tenth of a microsecond."""
-    return _SIGINT if _this_thread() == _main_thread and _handler_of(_SIGINT) is _STOPS else 0
 
 
 class Model:
@@ -112,8 +98,20 @@ class Module:
         self._device_branches = True
         self._site: int | None = None
         self._entered = False  # whether the last call got as far as the library, and has come back
+        _modules.add(self)
         if num_threads is not None:
             self.set_num_threads(num_threads)
+
+    def _forked(self) -> None:
+        """In a child of fork(): threads that do not exist there hold no lock. The library knows whether the session was running."""
+        if not self._lock.acquire(blocking=False):
+            self._lock, self._busy = threading.RLock(), False
+        else:
+            self._lock.release()
+        if not self._freeing.acquire(blocking=False):
+            self._freeing = threading.RLock()
+        else:
+            self._freeing.release()
 
     @property
     def name(self) -> str:
@@ -211,8 +209,9 @@ class Module:
             self._live()
             if self._future is not None and not self._future.done():
                 raise UsageError(f"'{self.name}' has a call that has not ended; give the next one a session of its own (new_session)")
-            future = self._future = RunFuture(lambda ticket: self._any(args, kwargs, 0.0, None, ticket), self.cancel)
-            future.start()
+            future = RunFuture(lambda ticket: self._any(args, kwargs, 0.0, None, ticket), self.cancel)
+            future.start()  # the system may refuse a thread; then there is no call
+            self._future = future
         return future
 
     def bind(self, *, out: Any, direct: bool = False) -> Bound:
@@ -261,7 +260,7 @@ class Module:
             try:
                 self._site, self._entered = None, False
                 try:
-                    done = caller.call(args, deadline_ms, _signal_that_stops(), None if into is None else into.addresses)
+                    done = caller.call(args, deadline_ms, signal_that_stops(), None if into is None else into.addresses)
                 finally:
                     self._entered = True
                 if done is None:
@@ -299,7 +298,7 @@ class Module:
         options = self._options
         with self._call():
             inputs.fill(prepared)
-            options.deadline_ms, options.cancel_on_signal = deadline_ms, _signal_that_stops()
+            options.deadline_ms, options.cancel_on_signal = deadline_ms, signal_that_stops()
             options.cancelled = None if ticket is None else ticket.address
             self._site, self._entered = None, False
             try:
@@ -434,8 +433,8 @@ class Module:
         Parameters
         ----------
         function : callable or None
-            It is called in the thread that runs, by one at a time; a print of more than some hundred bytes comes in pieces. What it raises
-            is shown and goes no further. None: prints go to the standard output again, and other texts nowhere.
+            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running. A print
+            of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the standard output again, and other texts nowhere.
         level : str
             ``"print"``: what the network prints (``keep_print``). ``"warning"``: also what went otherwise than was asked for, such as fewer
             threads.
