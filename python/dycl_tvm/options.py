@@ -118,6 +118,8 @@ def check_user_metadata(given: Mapping[str, str] | None) -> dict[str, str]:
     UsageError
         If it is more than texts by names.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"user_metadata maps texts to texts; it is no {type(given).__name__}")
     found = dict(given or {})
     for key, text in found.items():
         if not isinstance(key, str) or not isinstance(text, str):

@@ -2,7 +2,6 @@
 // The C API of dycl/dycl.h over the session. No exception leaves it.
 #include <cinttypes>
 #include <cstring>
-#include <new>
 
 #include "amx.h"
 #include "dycl/dycl.h"
@@ -11,23 +10,11 @@
 #include "path_text.h"
 #include "session.h"
 
+using dycl::Guard;
 using dycl::kArtifactInfo;
 using dycl::kProgram;
 
 namespace {
-
-// Runs `body` (which returns a DyclStatus). A lack of memory is the exception to expect; no other
-// may cross the border to C either.
-template <class Body>
-int32_t Guard(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return dycl::NoMemory("there is not enough memory");
-  } catch (const std::exception& error) {
-    return dycl::UsageError("%s", error.what());
-  }
-}
 
 // The options of a caller whose structure may be older (shorter) or newer (longer) than ours.
 template <class Options>

@@ -5,6 +5,8 @@
 #define DYCL_RUNTIME_ERROR_H_
 
 #include <cstdint>
+#include <exception>
+#include <new>
 
 namespace dycl {
 
@@ -30,6 +32,19 @@ int32_t MemoryError(uint64_t bytes);
 
 // The DyclStatus of this thread's error, which a run may have ended in.
 [[nodiscard]] int32_t LastStatus();
+
+// Runs `body` (which returns a DyclStatus). A lack of memory is the exception to expect; no other
+// may cross the border to C, or end a thread, either.
+template <class Body>
+int32_t Guard(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return NoMemory("there is not enough memory");
+  } catch (const std::exception& error) {
+    return UsageError("%s", error.what());
+  }
+}
 
 }  // namespace dycl
 

@@ -70,16 +70,17 @@ int32_t ParamsBytes::OpenFile(uint64_t offset, uint64_t size, int32_t copy) {
   if (fstat(fd_, &info_) != 0) {
     return ArtifactError("'%s' is not a params file: %s", name(), strerror(errno));
   }
-  uint64_t whole = S_ISREG(info_.st_mode) ? static_cast<uint64_t>(info_.st_size) : 0;
-  if (whole < 8) {
-    return ArtifactError("'%s' is not a params file: it is shorter than a header", name());
+  if (!S_ISREG(info_.st_mode)) {
+    return ArtifactError("'%s' is not a params file, but a folder, a pipe or a device", name());
   }
+  const auto whole = static_cast<uint64_t>(info_.st_size);
   if (offset > whole || size > whole - offset) {
     return UsageError("'%s' has %llu bytes; it has no %llu from byte %llu on", name(),
                       static_cast<unsigned long long>(whole), static_cast<unsigned long long>(size),
                       static_cast<unsigned long long>(offset));
   }
   size_ = static_cast<size_t>(size != 0 ? size : whole - offset);
+  if (size_ == 0) return DYCL_OK;  // whoever reads the header says what is wrong
   if (copy == DYCL_PARAMS_SEAL) return Seal(nullptr, offset);
   return copy != 0 ? Copy(nullptr, offset) : Map(offset);
 }
@@ -88,7 +89,7 @@ int32_t ParamsBytes::OpenMemory(const void* data, size_t size, int32_t copy) {
   if (data == nullptr) return UsageError("'params_data' must not be NULL");
   size_ = size;
   begin_ = static_cast<const unsigned char*>(data);
-  if (size_ == 0) return DYCL_OK;  // whoever reads the header says what is wrong
+  if (size_ == 0) return DYCL_OK;  // as above
   if (copy == DYCL_PARAMS_SEAL) return Seal(begin_, 0);
   if (copy != 0) return Copy(begin_, 0);
   if ((reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) != 0) {

@@ -406,10 +406,14 @@ int32_t DyclSession::BindInput(uint32_t k, const DyclValue& value) {
                           kNames[static_cast<int>(want.kind)], given);
 }
 
-int32_t DyclSession::CheckCount(size_t num_inputs) {
-  if (num_inputs == kProgram.num_given()) return DYCL_OK;
-  return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
-                          num_inputs);
+int32_t DyclSession::CheckCounts(size_t num_inputs, size_t num_outputs) {
+  if (num_inputs != kProgram.num_given()) {
+    return dycl::InputError("'%s' takes %u inputs, got %zu", kProgram.name, kProgram.num_given(),
+                            num_inputs);
+  }
+  if (num_outputs <= kProgram.max_leaves) return DYCL_OK;
+  return dycl::UsageError("tensors for %zu outputs were given, there are %" PRIu32 " at most",
+                          num_outputs, kProgram.max_leaves);
 }
 
 int32_t DyclSession::AlreadyRunning() {
@@ -419,7 +423,7 @@ int32_t DyclSession::AlreadyRunning() {
 
 int32_t DyclSession::Run(const DyclValue* inputs, size_t num_inputs, const DLTensor* const* outputs,
                          size_t num_outputs, const DyclRunOptions& options, int32_t* site) {
-  if (int32_t status = CheckCount(num_inputs)) return status;
+  if (int32_t status = CheckCounts(num_inputs, num_outputs)) return status;
   dycl::InUse use(&running_);
   if (!use.taken()) return AlreadyRunning();
   dycl::BeginControl(frame_, options);

@@ -107,7 +107,8 @@ struct DyclSession {
   [[nodiscard]] int32_t BindSizes(const DyclValue* inputs);
   [[nodiscard]] int32_t BindTensor(uint32_t k, const DLTensor* given);
   [[nodiscard]] int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
-  [[nodiscard]] static int32_t CheckCount(size_t num_inputs);
+  // Of a session that may be running: they look at nothing of it.
+  [[nodiscard]] static int32_t CheckCounts(size_t num_inputs, size_t num_outputs);
   [[nodiscard]] static int32_t AlreadyRunning();
   // Of a session that is marked as running, whose control has begun.
   [[nodiscard]] int32_t RunBegun(const DyclValue* inputs, const DLTensor* const* outputs,

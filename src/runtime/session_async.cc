@@ -5,13 +5,10 @@
 #include "error.h"
 #include "session.h"
 
-using dycl::kProgram;
-
 int32_t DyclSession::RunAsync(const DyclValue* inputs, size_t num_inputs,
                               const DLTensor* const* outputs, size_t num_outputs,
                               const DyclRunOptions& options, DyclDone done, void* user) {
-  if (int32_t status = CheckCount(num_inputs)) return status;
-  if (num_outputs > kProgram.max_leaves) return BindOutputs(outputs, num_outputs);
+  if (int32_t status = CheckCounts(num_inputs, num_outputs)) return status;
   dycl::InUse use(&running_);
   if (!use.taken()) return AlreadyRunning();
   if (worker_ == nullptr || !worker_->alive()) {
@@ -35,8 +32,9 @@ int32_t DyclSession::RunAsync(const DyclValue* inputs, size_t num_inputs,
 
 void DyclSession::RunLater() {
   int32_t site = dycl::kRunFailed;
-  int32_t status =
-      RunBegun(later_.inputs, later_.outputs, later_.num_outputs, later_.options, &site);
+  int32_t status = dycl::Guard([&] {
+    return RunBegun(later_.inputs, later_.outputs, later_.num_outputs, later_.options, &site);
+  });
   DyclDone done = later_.done;
   void* user = later_.user;
   running_.store(false, std::memory_order_release);

@@ -31,7 +31,7 @@ bool Overlap(const char* a, uint64_t a_bytes, const char* b, uint64_t b_bytes) {
 bool IsLike(const DLTensor& t, const LeafDesc& leaf) {
   const DLDataType want = dycl::ToDLDataType(leaf.dtype);
   if (t.dtype.code != want.code || t.dtype.bits != want.bits || t.dtype.lanes != 1 ||
-      t.ndim != leaf.ndim) {
+      t.ndim != leaf.ndim || (t.ndim != 0 && t.shape == nullptr)) {
     return false;
   }
   for (int d = 0; d < t.ndim; ++d) {
@@ -85,10 +85,6 @@ bool DyclSession::IsTarget(const char* data, uint64_t bytes) const {
 
 int32_t DyclSession::BindOutputs(const DLTensor* const* outputs, size_t count) {
   num_targets_ = 0;
-  if (count > kProgram.max_leaves) {
-    return dycl::UsageError("tensors for %zu outputs were given, there are %" PRIu32 " at most",
-                            count, kProgram.max_leaves);
-  }
   for (uint32_t k = 0; k < count; ++k) {
     targets_[k] = Target{nullptr, 0, DLDevice{kDLCPU, 0}, false};
     if (outputs[k] != nullptr) {

@@ -210,6 +210,9 @@ void InTheBackground(const dycl::Module& module) {
     DyclValue inputs[] = {dycl::Tensor(image.tensor), dycl::Int(n)};
     CHECK(session.RunAsync(inputs, 2, done, outputs, 1).ok());
     inputs[1] = dycl::Int(-1);  // the array is the caller's again
+    // What is refused leaves the run that goes on alone.
+    const DLTensor* too_many[64] = {};
+    CHECK(session.RunAsync(inputs, 2, done, too_many, 64).kind() == "UsageError");
     CHECK(ended.Wait() == "site 0" && seen.data[0] == 2 * (static_cast<float>(2 + n) + 10));
   }
   CHECK(session.RunAsync({dycl::Tensor(image.tensor), dycl::Int(2)}, done).ok());

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,9 +14,14 @@ Level = Literal["print", "warning"]
 
 #: A ``DyclLogLevel`` is the place in this list.
 _LEVELS: list[Any] = ["nothing", "print", "warning"]
-#: What C may call, by the library's handle: it lives as long as that may be.
-_kept: dict[int, Any] = {}
-_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+#: The libraries that call a function, or did once, by their handles, and the function. None is ever taken out: another thread may be about
+#: to call it, or to set it.
+_functions: dict[int, tuple[ctypes.CDLL, Callable[[Level, str], None]]] = {}
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+def _called(handle: int, what: int, text: int, size: int) -> None:
+    _functions[handle][1](_LEVELS[what], ctypes.string_at(text, size).decode("utf-8", "replace"))
 
 
 def set_log(library: ctypes.CDLL, function: Callable[[Level, str], None] | None, level: Level) -> None:
@@ -24,13 +30,15 @@ def set_log(library: ctypes.CDLL, function: Callable[[Level, str], None] | None,
         raise UsageError(f"level is 'print' or 'warning', not {level!r}")
     if function is None:
         library.dycl_set_log(None, None, 1)
-        _kept.pop(library._handle, None)
         return
-    given = function
+    if not callable(function):
+        raise UsageError(f"texts go to a function, or with None where they go at first, not to a {type(function).__name__}")
+    _functions[library._handle] = library, function
+    library.dycl_set_log(ctypes.cast(_called, ctypes.c_void_p), library._handle, _LEVELS.index(level))
 
-    def called(_: int | None, what: int, text: int, size: int) -> None:
-        given(_LEVELS[what], ctypes.string_at(text, size).decode("utf-8", "replace"))
 
-    made = _FUNCTION(called)
-    library.dycl_set_log(ctypes.cast(made, ctypes.c_void_p), None, _LEVELS.index(level))
-    _kept[library._handle] = made
+@atexit.register
+def _no_more_calls() -> None:
+    # Python ends a thread that wants to go on when the interpreter has ended: in the middle of the library's code this aborts the process.
+    for library, _ in list(_functions.values()):
+        library.dycl_set_log(None, None, 1)

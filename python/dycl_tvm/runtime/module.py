@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
 from dycl_tvm.runtime.log import Level, set_log
 from dycl_tvm.runtime.model import Model
-from dycl_tvm.runtime.path import Decision, Path, source_line
+from dycl_tvm.runtime.path import Path, path_of
 from dycl_tvm.runtime.profile.budget import NO_BUDGET, Budget, Budgets
 from dycl_tvm.runtime.profile.profile import Profile
 from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
@@ -30,6 +31,15 @@ from dycl_tvm.runtime.tensors import copy_out, is_torch
 
 _UNUSUAL = object()
 _ALWAYS = nullcontext()
+_modules: weakref.WeakSet[Module] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for module in list(_modules):
+        module._forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Module:
@@ -72,8 +82,20 @@ class Module:
         self._device_branches = True
         self._site: int | None = None
         self._entered = False  # whether the last call got as far as the library, and has come back
+        _modules.add(self)
         if num_threads is not None:
             self.set_num_threads(num_threads)
+
+    def _forked(self) -> None:
+        """In a child of fork(): threads that do not exist there hold no lock. The library knows whether the session was running."""
+        if not self._lock.acquire(blocking=False):
+            self._lock, self._busy = threading.RLock(), False
+        else:
+            self._lock.release()
+        if not self._freeing.acquire(blocking=False):
+            self._freeing = threading.RLock()
+        else:
+            self._freeing.release()
 
     @property
     def name(self) -> str:
@@ -187,8 +209,9 @@ class Module:
             self._live()
             if self._future is not None and not self._future.done():
                 raise UsageError(f"'{self.name}' has a call that has not ended; give the next one a session of its own (new_session)")
-            future = self._future = RunFuture(lambda ticket: self._any(args, kwargs, 0.0, None, ticket=ticket), self.cancel)
-            future.start()
+            future = RunFuture(lambda ticket: self._any(args, kwargs, 0.0, None, ticket=ticket), self.cancel)
+            future.start()  # the system may refuse a thread; then there is no call
+            self._future = future
         return future
 
     def bind(self, *, out: Any, direct: bool = False) -> Bound:
@@ -446,8 +469,8 @@ class Module:
         Parameters
         ----------
         function : callable or None
-            It is called in the thread that runs, by one at a time; a print of more than some hundred bytes comes in pieces. What it raises
-            is shown and goes no further. None: prints go to the standard output again, and other texts nowhere.
+            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running. A print
+            of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the standard output.
         level : str
             ``"print"``: what the network prints (``keep_print``). ``"warning"``: also what went otherwise than was asked for, such as fewer
             threads.
@@ -463,16 +486,10 @@ class Module:
             entries = (capi.PathEntry * max(min(total.value, 4096), 1))()
             self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
             site, cut = self._site, self._budgets.cut(self._session)
-        branches = []
         if not self._entered:
             return Path(None, None, ())
-        omitted = total.value - written.value
-        for k, entry in enumerate(entries[: written.value], omitted):
-            decision = self.metadata["decisions"][entry.decision]
-            choice = entry.choice if decision["kind"] == "switch" else bool(entry.choice)
-            branches.append(Decision(entry.decision, choice, source_line(decision["origin"]), k == cut))
-        origin = None if site is None else source_line(self.metadata["sites"][site]["origin"])
-        return Path(site, origin, tuple(branches), omitted)
+        taken = [(entry.decision, entry.choice) for entry in entries[: written.value]]
+        return path_of(self.metadata, site, taken, total.value - written.value, cut)
 
     @property
     def path_key(self) -> bytes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from typing import Any, Literal
 
@@ -46,11 +47,11 @@ class ParamsPlace:
         self._options = capi.ModelOptions(ctypes.sizeof(capi.ModelOptions), _COPIES[mmap])
         #: the array over memory of the program, which keeps it alive and, of a bytearray, of its size
         self._memory: np.ndarray | None = None
-        if isinstance(params, int) and not isinstance(params, bool):
-            if min(params, offset, size) < 0:
-                raise UsageError("a file descriptor, an offset and a size are not negative")
-            self._options.params_from, self._options.params_fd = capi.PARAMS_FROM_DESCRIPTOR, params
-            self._options.params_offset, self._options.params_size = offset, size
+        if isinstance(params, (int, np.integer)) and not isinstance(params, bool):
+            self._options.params_from = capi.PARAMS_FROM_DESCRIPTOR
+            self._options.params_fd = _number("a file descriptor", params, 31)
+            self._options.params_offset = _number("params_offset", offset, 64)
+            self._options.params_size = _number("params_size", size, 64)
         elif offset or size:
             raise UsageError("params_offset and params_size are for params that are given as a file descriptor")
         elif isinstance(params, (str, os.PathLike)):
@@ -76,3 +77,10 @@ class ParamsPlace:
         where = None if self.path is None else os.fsencode(self.path)
         capi.check(library, library.dycl_model_create_with(where, ctypes.byref(self._options), ctypes.byref(handle)))
         return handle
+
+
+def _number(name: str, given: Any, bits: int) -> int:
+    number = operator.index(given)
+    if number < 0 or number >= 1 << bits:  # C would take other bits of it
+        raise UsageError(f"{name} is not negative and has {bits} bits at most: {number}")
+    return number

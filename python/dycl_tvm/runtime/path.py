@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,31 @@ class Path:
         lines += map(str, self.branches)
         lines.append(f"return {self.origin}" if self.site is not None else "no return: the run failed")
         return "\n".join(lines)
+
+
+def path_of(metadata: dict[str, Any], site: int | None, taken: Sequence[tuple[int, int]], omitted: int, cut: int | None) -> Path:
+    """Return a path from the numbers and choices of its decisions.
+
+    Parameters
+    ----------
+    metadata : dict
+        Of the artefact.
+    site : int or None
+        The return site.
+    taken : sequence of (int, int)
+        The last decisions.
+    omitted : int
+        How many came before them.
+    cut : int or None
+        The place, from the first decision on, of the one that the run's budget forced.
+    """
+    branches = []
+    for k, (number, choice) in enumerate(taken, omitted):
+        decision = metadata["decisions"][number]
+        branches.append(
+            Decision(number, choice if decision["kind"] == "switch" else bool(choice), source_line(decision["origin"]), k == cut)
+        )
+    return Path(site, None if site is None else source_line(metadata["sites"][site]["origin"]), tuple(branches), omitted)
 
 
 def source_line(origin: dict[str, Any] | None) -> SourceLine:

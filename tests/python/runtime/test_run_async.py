@@ -121,6 +121,42 @@ def test_the_interpreter_waits_for_it(files: tuple[Path, Path]) -> None:
     assert (done.stdout, done.returncode) == ("200022.0\n", 0), done.stderr
 
 
+def test_fork_in_the_middle_of_a_call(files: tuple[Path, Path]) -> None:
+    """In the child nothing waits for the thread that has the module in the parent."""
+    code = """
+import os, signal, sys, time, numpy as np, dycl_tvm
+module, X = dycl_tvm.load(*sys.argv[1:]), np.ones(4, 'f4')
+future = module.run_async(X, 2**62)
+while not module._busy: time.sleep(0.001)
+time.sleep(0.05)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    try:
+        module(X, 0)
+    except dycl_tvm.UsageError:
+        assert module.new_session()(X, 0)['y'][0] == 22 and module.last_path.site is None
+        module.close()
+        os._exit(0)
+    os._exit(3)
+failed = os.waitpid(child, 0)[1]
+assert future.cancel() and not failed and type(future.exception(30)) is dycl_tvm.CancelledError
+"""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_thread_there_is_no_call(zoo: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            zoo.run_async(X, 0)
+    np.testing.assert_array_equal(zoo.run_async(X, 0).result(30)["y"], SUM)
+
+
 def test_fork_in_the_middle_of_a_run_of_c(files: tuple[Path, Path]) -> None:
     """The run does not go on in the child, where its session can be destroyed only; others can be used, and have threads of their own."""
     code = """

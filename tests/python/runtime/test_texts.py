@@ -53,6 +53,63 @@ def test_prints_go_where_the_program_wants_them(files: tuple[Path, Path], capfd:
     assert capfd.readouterr().out == f"n is 3\n{LONG}3\n"
     with pytest.raises(UsageError, match="'print' or 'warning'"):
         module.set_log(print, "all")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="to a str"):
+        module.set_log("warning")  # type: ignore[arg-type]
+
+
+def _python(code: str, files: tuple[Path, Path]) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *map(str, files)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("where", ["in the function", "in another thread"])
+def test_a_fork_while_a_text_is_told(files: tuple[Path, Path], where: str) -> None:
+    """The child prints; nobody there has the lock of the thread that tells the text in the parent."""
+    code = f"""
+import os, signal, sys, threading, dycl_tvm
+module, inside, go, children = dycl_tvm.load(*sys.argv[1:]), threading.Event(), threading.Event(), []
+def fork():
+    children.append(os.fork())
+    if children[0] == 0:
+        signal.alarm(20)
+        go.set()
+def function(level, text):
+    inside.set()
+    if {where == "in the function"}:
+        children or fork()
+    else:
+        go.wait(30)
+module.set_log(function)
+first = threading.Thread(target=module.new_session(), args=(1,)) if {where != "in the function"} else None
+if first:
+    first.start()
+    inside.wait(30)
+    fork()
+else:
+    module(1)
+if children[0] == 0:
+    other = threading.Thread(target=module.new_session(), args=(2,))
+    other.start()
+    other.join()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+go.set()
+"""
+    _python(code, files)
+
+
+def test_a_thread_that_prints_while_the_interpreter_ends(files: tuple[Path, Path]) -> None:
+    code = """
+import sys, threading, time, dycl_tvm
+module = dycl_tvm.load(*sys.argv[1:])
+module.set_log(lambda level, text: time.sleep(0.0001))
+def run(session):
+    while True: session(1)
+for _ in range(3): threading.Thread(target=run, args=(module.new_session(),), daemon=True).start()
+time.sleep(0.2)
+"""
+    _python(code, files)
 
 
 def test_texts_of_threads_do_not_mix_and_may_run_another_session(files: tuple[Path, Path]) -> None:
@@ -113,5 +170,7 @@ def test_user_metadata(files: tuple[Path, Path], tmp_path: Path) -> None:
 def test_user_metadata_is_text(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="user_metadata"):
         check_user_metadata(given)
+    with pytest.raises(UsageError, match="no int"):
+        check_user_metadata(3)  # type: ignore[arg-type]
     assert check_user_metadata(None) == {}
     assert check_user_metadata({"a": "b"}) == {"a": "b"}

@@ -400,7 +400,8 @@ enum DyclLogLevel {
 
 /** Gets a text; it is not ended by a NUL and lives during the call. A print comes with its end of
  * line, and in pieces where it is longer than some hundred bytes; the pieces of one text follow one
- * another. Called by the thread that runs, by one at a time. No exception may leave it. */
+ * another. Called by the thread that runs, by one at a time: it must not wait for a
+ * thread that may have a text too. It may run other sessions. No exception may leave it. */
 typedef void (*DyclLog)(void* user, int32_t level, const char* text, size_t size);
 
 /** Sends the texts of this library to `function`, those up to `level` (a DyclLogLevel), for all its
