@@ -433,9 +433,9 @@ class Module:
         Parameters
         ----------
         function : callable or None
-            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running. A
-            print of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the standard
-            output again, and other texts nowhere.
+            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running.
+            A print of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the
+            standard output again, and other texts nowhere.
         level : str
             ``"print"``: what the network prints (``keep_print``). ``"warning"``: also what went otherwise than was asked for, such as fewer
             threads.
