@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.runtime import capi
+from dycl_tvm.runtime import capi, forks
 from dycl_tvm.runtime.asynchronous import RunFuture, Ticket
 from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
@@ -31,15 +30,6 @@ from dycl_tvm.runtime.tensors import copy_out, is_torch
 
 _UNUSUAL = object()
 _ALWAYS = nullcontext()
-_modules: weakref.WeakSet[Module] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for module in list(_modules):
-        module._forked()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class Module:
@@ -82,11 +72,11 @@ class Module:
         self._device_branches = True
         self._site: int | None = None
         self._entered = False  # whether the last call got as far as the library, and has come back
-        _modules.add(self)
+        forks.tell(self)
         if num_threads is not None:
             self.set_num_threads(num_threads)
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In a child of fork(): threads that do not exist there hold no lock. The library knows whether the session was running."""
         if not self._lock.acquire(blocking=False):
             self._lock, self._busy = threading.RLock(), False
@@ -469,8 +459,9 @@ class Module:
         Parameters
         ----------
         function : callable or None
-            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running. A print
-            of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the standard output.
+            It is called in the thread that runs, by one at a time, so it must not call a session that another thread may be running.
+            A print of more than some hundred bytes comes in pieces. What it raises is shown and goes no further. None: prints go to the
+            standard output again, and other texts nowhere.
         level : str
             ``"print"``: what the network prints (``keep_print``). ``"warning"``: also what went otherwise than was asked for, such as fewer
             threads.
