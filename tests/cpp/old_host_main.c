@@ -1,6 +1,6 @@
 /* Licensed under the Apache License, Version 2.0; see LICENSE. */
-/* A host of version 0.2.0, in C: compiled with the header of that version, it runs libraries that are
- * built now.
+/* A host of version 0.2.0, in C: compiled with the header of that version, it runs libraries that
+ * are built now.
  *
  *   old_host model.so model.params
  */
@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       fprintf(stderr, "line %d: %s fails: %s\n", __LINE__, #condition, a->last_error()); \
-      return 1;                                                                         \
-    }                                                                                   \
+      return 1;                                                                          \
+    }                                                                                    \
   } while (0)
 
 int main(int argc, char** argv) {
