@@ -322,6 +322,7 @@ class HCFG:
     The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order, then one for each
     size that the caller decides, then one for each state variable. ``input_names`` names the leaves as the user would (``state[0]``).
     ``input_pairs`` says of which inputs it matters whether they are one, ``left_out`` what the model does for others than its caller.
+    ``caller`` is the line that gave the model to the compiler: what a library does that no line of the model calls is said to be there.
     """
 
     name: str
@@ -332,6 +333,7 @@ class HCFG:
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
+    caller: Origin | None = None
 
     def __str__(self) -> str:
         return _printers["text"](self)

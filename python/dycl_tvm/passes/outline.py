@@ -19,7 +19,7 @@ from typing import Any
 
 from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.hostops import must_run
-from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
 from dycl_tvm.passes.rewrite import count_uses, freeze, is_pure
 
 
@@ -49,7 +49,7 @@ def outline(graph: HCFG) -> int:
             for ops in (*([draw] for draw in draws.get(k, ())), groups.get(k, [])):
                 outputs = _outputs(ops, uses)
                 if outputs:
-                    steps.append(_call(block, ops, outputs, known))
+                    steps.append(_call(block, ops, outputs, known, graph.caller))
                     calls += 1
         block.steps = steps
     return calls
@@ -93,8 +93,8 @@ def _outputs(ops: list[TensorOp], uses: Counter[Value]) -> list[Value]:
     return [v for v in _in_order(ops) if uses[v] > inner[v]]
 
 
-def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[Any, SubDNN]) -> SubDNNCall:
-    """Return the call that stands for ``ops``, of a sub-DNN that may be shared."""
+def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[Any, SubDNN], caller: Origin | None) -> SubDNNCall:
+    """Return the call that stands for ``ops``, of a sub-DNN that may be shared; the ``caller`` is no line of the model."""
     inside = {v for op in ops for v in op.results()}
     first_read: dict[Value, None] = {}
     for op in ops:
@@ -114,7 +114,7 @@ def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[A
     if key not in known:
         known[key] = _outlined(f"sub_dnn_{len(known)}", args, ops, outputs)
     origin = next((op.origin for op in ops if op.origin is not None), block.origin)
-    lines = tuple(dict.fromkeys(op.origin for op in ops if op.origin is not None))
+    lines = tuple(dict.fromkeys(op.origin for op in ops if op.origin not in (None, caller)))
     return SubDNNCall(known[key], args, outputs, origin, lines)
 
 

@@ -57,7 +57,7 @@ PROGRAMS = [
     ("try: y = x + torch.histogram(x, 3)\n    except ValueError: pass", "torch.histogram"),
     (
         "h = None\n    while x.sum() < 10:\n        x = x if h is None else x + 1\n        h = object() if h is None else None",
-        "h is None",
+        "while x.sum() < 10:",
     ),
     ("out = []\n    while x.sum() < 10:\n        out.append(x)\n        x = x + 1", "while x.sum() < 10:"),
     ("while x.sum() < 10:\n        y = x if x.max() > 3 else None\n        x = x + y", "x.max()"),

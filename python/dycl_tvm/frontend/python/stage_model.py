@@ -200,7 +200,9 @@ def _stage(
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
     left_out = [*state.left_out, *program.left_out]
-    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes)
+    graph = HCFG(
+        name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes, current_origin()
+    )
     lower_calls(graph)
     graph.blocks = reverse_postorder(graph)
     _name_blocks(graph)
