@@ -23,7 +23,7 @@ from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import run_passes
 
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "200"))
 #: A program of more paths than this is refused, as a seventh of them are: what came of the paths is then thrown away.
 MAX_PATHS = 150 if "DYCL_FUZZ_PROGRAMS" in os.environ else 50
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
