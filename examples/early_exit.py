@@ -131,6 +131,7 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.set_ylabel("accuracy on images not trained on, %")
     axes.set_title("One library, many thresholds")
     axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     print(f"drawn in {path}")
 
