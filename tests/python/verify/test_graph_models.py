@@ -15,6 +15,7 @@ from torch import nn
 import dycl_tvm
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.frontend.exported import graph as exported_graph
+from dycl_tvm.frontend.onnx import ops  # noqa: F401  # they register
 from dycl_tvm.frontend.onnx.node import CONVERTERS
 from dycl_tvm.verify.model import check_model
 
