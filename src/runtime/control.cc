@@ -1,11 +1,10 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include "control.h"
 
-#include <time.h>
-
 #include <cerrno>
 
 #include "error.h"
+#include "recorder.h"
 
 namespace dycl {
 namespace {
@@ -29,30 +28,27 @@ void OnSignal(int number, siginfo_t* info, void* context) {
   errno = code;
 }
 
-// Not the clock of host_clock.h: checks of a build tell that one the time.
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
-}
+int64_t NowNs() { return static_cast<int64_t>(MonotonicNs()); }
 
 // Longer than any program runs, and small enough to be added to the time.
 constexpr double kLongestMs = 1e12;
 
+// When a time from now on ends; one of less than 0 is over.
+int64_t EndOf(double ms) {
+  if (ms < 0) return 0;
+  return NowNs() + static_cast<int64_t>((ms < kLongestMs ? ms : kLongestMs) * 1e6);
+}
+
 }  // namespace
 
 void BeginControl(Frame& f, const DyclRunOptions& options) {
-  uint32_t asked = 0;
+  uint32_t asked = f.recorder != nullptr ? kRecord : 0u;
   if (options.deadline_ms != 0) {
-    // One of less than 0 is over at once.
-    double ms = options.deadline_ms < kLongestMs ? options.deadline_ms : kLongestMs;
-    f.deadline_ns = NowNs() + static_cast<int64_t>(ms > 0 ? ms * 1e6 : 0);
-    asked = kDeadline;
+    f.deadline_ns = EndOf(options.deadline_ms);
+    asked |= kDeadline;
   }
-  if (f.recorder != nullptr) asked |= kRecord;
   if (options.budget_ms != 0) {
-    double ms = options.budget_ms < kLongestMs ? options.budget_ms : kLongestMs;
-    f.budget_end_ns = ms < 0 ? 0 : NowNs() + static_cast<int64_t>(ms * 1e6);
+    f.budget_end_ns = EndOf(options.budget_ms);
     f.needed_ns = options.needed_ns;
     asked |= kBudget;
   }

@@ -115,22 +115,21 @@ int32_t ParamsBytes::Map(uint64_t offset) {
   if (memory == MAP_FAILED) {
     return ArtifactError("cannot map the params file '%s': %s", name(), strerror(errno));
   }
-  int32_t status = Keep(memory, mapped);
+  Keep(memory, mapped);
   begin_ += before;
-  return status;
+  return DYCL_OK;
 }
 
-int32_t ParamsBytes::Keep(void* mapping, size_t mapped) {
+void ParamsBytes::Keep(void* mapping, size_t mapped) {
   mapping_ = mapping;
   mapped_ = mapped;
   begin_ = static_cast<const unsigned char*>(mapping);
-  return DYCL_OK;
 }
 
 int32_t ParamsBytes::Copy(const unsigned char* data, uint64_t offset) {
   void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return MemoryError(size_);
-  int32_t status = Keep(memory, size_);
+  Keep(memory, size_);
   char* to = static_cast<char*>(memory);
   if (data != nullptr) memcpy(to, data, size_);
   for (size_t done = 0; data == nullptr && done < size_;) {
@@ -146,7 +145,7 @@ int32_t ParamsBytes::Copy(const unsigned char* data, uint64_t offset) {
   }
   // Nothing writes weights from here on: whoever tries is seen.
   mprotect(memory, size_, PROT_READ);
-  return status;
+  return DYCL_OK;
 }
 
 int32_t ParamsBytes::Seal(const unsigned char* data, uint64_t offset) {
@@ -173,7 +172,9 @@ int32_t ParamsBytes::Seal(const unsigned char* data, uint64_t offset) {
   }
   if (!SealAll(sealed_)) return UsageError("the params cannot be sealed: %s", strerror(errno));
   void* memory = mmap(nullptr, size_, PROT_READ, MAP_SHARED, sealed_, 0);
-  return memory == MAP_FAILED ? MemoryError(size_) : Keep(memory, size_);
+  if (memory == MAP_FAILED) return MemoryError(size_);
+  Keep(memory, size_);
+  return DYCL_OK;
 }
 
 int32_t ParamsBytes::Settle() {

@@ -41,7 +41,7 @@ class ParamsBytes {
   // or, if that is null, with those of the file at `offset`.
   [[nodiscard]] int32_t Copy(const unsigned char* data, uint64_t offset);
   [[nodiscard]] int32_t Seal(const unsigned char* data, uint64_t offset);
-  [[nodiscard]] int32_t Keep(void* mapping, size_t mapped);
+  void Keep(void* mapping, size_t mapped);
 
   std::string name_;
   int fd_ = -1;

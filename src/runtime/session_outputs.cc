@@ -88,7 +88,10 @@ int32_t DyclSession::BindOutputs(const DLTensor* const* outputs, size_t count) {
   for (uint32_t k = 0; k < count; ++k) {
     targets_[k] = Target{nullptr, 0, DLDevice{kDLCPU, 0}, false};
     if (outputs[k] != nullptr) {
-      if (int32_t status = AddTarget(k, *outputs[k])) return status;
+      if (int32_t status = AddTarget(k, *outputs[k])) {
+        num_targets_ = 0;
+        return status;
+      }
     }
     num_targets_ = k + 1;
   }
@@ -102,14 +105,10 @@ int32_t DyclSession::BindOutputs(const DLTensor* const* outputs, size_t count) {
 }
 
 int32_t DyclSession::AddTarget(uint32_t k, const DLTensor& to) {
-  if (int32_t status = CheckTarget(k, to)) {
-    num_targets_ = 0;
-    return status;
-  }
+  if (int32_t status = CheckTarget(k, to)) return status;
   bool host = to.device.device_type == kDLCPU || to.device.device_type == kDLCUDAHost;
   if (!host && (device_ == nullptr || to.device.device_type != device_->device().device_type ||
                 to.device.device_id != device_->device().device_id)) {
-    num_targets_ = 0;
     return dycl::UsageError("output %" PRIu32 ": a result cannot go to device type %d, number %d",
                             k, static_cast<int>(to.device.device_type), to.device.device_id);
   }
@@ -123,7 +122,6 @@ int32_t DyclSession::AddTarget(uint32_t k, const DLTensor& to) {
   }
   if (model_->params.Holds(target.data, target.bytes)) where = "the weights";
   if (where != nullptr) {
-    num_targets_ = 0;
     return dycl::UsageError("output %" PRIu32 ": the given tensor lies in %s", k, where);
   }
   targets_[k] = target;

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from dycl_tvm.hcfg.measured import Measured
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
 def measured_of(profile: Profile) -> Measured:
     """Return what stands beside the blocks and edges that a profile saw."""
     total, lines, shares = max(profile.total, 1), {}, {}
-    kernels: dict[int, int] = {}
-    for call in profile.metadata["calls"]:
-        kernels[call["block"]] = kernels.get(call["block"], 0) + 1
+    kernels = Counter(call["block"] for call in profile.metadata["calls"])
     for block, (times, took) in profile.block_runs().items():
         shares[block] = took / total
-        lines[block] = [f"{took / total:.1%} of the time, {times:,} times {took / times / 1e3:,.1f} µs", f"{kernels.get(block, 0)} kernels"]
+        lines[block] = [f"{took / total:.1%} of the time, {times:,} times {took / times / 1e3:,.1f} µs", f"{kernels[block]} kernels"]
     return Measured(lines, shares, profile.edges)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +35,11 @@ class Measured:
 
     def width(self, source: int, target: int) -> float:
         """Return how thick an edge is drawn: the more often it was taken, the thicker."""
-        most = max(self.edges.values(), default=0)
-        return 0.8 + 3.2 * (self.edges.get((source, target), 0) / most if most else 0.0)
+        return 0.8 + 3.2 * (self.edges.get((source, target), 0) / self._most if self._most else 0.0)
+
+    @functools.cached_property
+    def _most(self) -> int:
+        return max(self.edges.values(), default=0)
 
     def label(self, source: int, target: int) -> str:
         """Return how often an edge was taken."""

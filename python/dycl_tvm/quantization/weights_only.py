@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -100,7 +100,7 @@ def round_weights(graph: HCFG, layers: Sequence[Layer], kind: Kind) -> Mapping[C
             if isinstance(step, TensorOp) and step in of_step:
                 layer = of_step[step]
                 steps += _product(layer, made[layer.weight, layer.channel])
-            elif isinstance(step, TensorOp) and _is_embedding(step) and _table(step) in tables:
+            elif _is_embedding(step) and _table(step) in tables:
                 steps.append(_rows(step, tables[_table(step)]))
             else:
                 steps.append(step)
@@ -111,7 +111,7 @@ def round_weights(graph: HCFG, layers: Sequence[Layer], kind: Kind) -> Mapping[C
 def _tied(graph: HCFG, made: Mapping[tuple[Constant, int], GroupedWeights]) -> dict[Constant, GroupedWeights]:
     """Return the tables of embeddings that hold the weights of a layer: products may read them transposed, as another constant."""
     found = {}
-    for table in dict.fromkeys(_table(s) for block in graph.blocks for s in block.steps if isinstance(s, TensorOp) and _is_embedding(s)):
+    for table in _tables(graph):
         for (weight, channel), weights in made.items():
             rows = weight.data.movedim(channel, 0)
             if torch.equal(rows, table.data):  # the same constant is none if the outputs of the product are its columns
@@ -122,13 +122,12 @@ def _tied(graph: HCFG, made: Mapping[tuple[Constant, int], GroupedWeights]) -> d
 def weight_losses(graph: HCFG, layers: Sequence[Layer], found: Mapping[Constant, GroupedWeights]) -> tuple[LayerLoss, ...]:
     """Return the layers by what their weights lost, then those that stay float32, tables of embeddings of the graph among them."""
     places = Counter(layer.weight for layer in layers)
-    tables = Counter(_table(s) for block in graph.blocks for s in block.steps if isinstance(s, TensorOp) and _is_embedding(s))
     losses = []
     for layer in {layer.weight: layer for layer in layers}.values():
         made = found.get(layer.weight)
         why = "" if made is not None else _why_not(layer)
         losses.append(LayerLoss(layer.name, places[layer.weight], None if made is None else made.decibels, why))
-    losses += [LayerLoss(name_of(t), n, None, "an embedding whose rows are no rounded product's") for t, n in tables.items()]
+    losses += [LayerLoss(name_of(t), n, None, "an embedding whose rows are no rounded product's") for t, n in _tables(graph).items()]
     losses += [LayerLoss(name, n, None, why) for name, n, why in no_layers(graph)]
     return tuple(sorted(losses, key=lambda loss: (loss.decibels is None, loss.decibels or 0.0)))
 
@@ -139,8 +138,13 @@ def _why_not(layer: Layer) -> str:
     return SKIPPED if layer.is_finite else NOT_FINITE
 
 
-def _is_embedding(step: TensorOp) -> bool:
-    return step.op == _EMBEDDING and isinstance(_table(step), Constant)
+def _tables(graph: HCFG) -> Counter[Constant]:
+    """Return the tables of embeddings, and at how many places each is read."""
+    return Counter(_table(step) for block in graph.blocks for step in block.steps if _is_embedding(step))
+
+
+def _is_embedding(step: Step) -> TypeGuard[TensorOp]:
+    return isinstance(step, TensorOp) and step.op == _EMBEDDING and isinstance(_table(step), Constant)
 
 
 def _table(step: TensorOp) -> Any:

@@ -92,13 +92,14 @@ def path_of(metadata: dict[str, Any], site: int | None, taken: Sequence[tuple[in
     cut : int or None
         The place, from the first decision on, of the one that the run's budget forced.
     """
-    branches = []
-    for k, (number, choice) in enumerate(taken, omitted):
-        decision = metadata["decisions"][number]
-        branches.append(
-            Decision(number, choice if decision["kind"] == "switch" else bool(choice), source_line(decision["origin"]), k == cut)
-        )
+    branches = [decision_of(metadata, number, choice, k == cut) for k, (number, choice) in enumerate(taken, omitted)]
     return Path(site, None if site is None else source_line(metadata["sites"][site]["origin"]), tuple(branches), omitted)
+
+
+def decision_of(metadata: dict[str, Any], number: int, choice: int, forced: bool = False) -> Decision:
+    """Return a decision from its number and choice."""
+    decision = metadata["decisions"][number]
+    return Decision(number, choice if decision["kind"] == "switch" else bool(choice), source_line(decision["origin"]), forced)
 
 
 def source_line(origin: dict[str, Any] | None) -> SourceLine:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.runtime.path import Decision, SourceLine, source_line
+from dycl_tvm.runtime.path import Decision, SourceLine, decision_of, source_line
 from dycl_tvm.runtime.profile.quantiles import quantile
 from dycl_tvm.runtime.profile.ring import RecordedRun
 from dycl_tvm.runtime.profile.stretches import Stretch, stretches_of
@@ -244,10 +244,7 @@ class Profile:
 
     def describe(self, key: Key) -> list[Decision]:
         """Return the decisions of a path in the user's terms."""
-        decisions = self.metadata["decisions"]
-        return [
-            Decision(d, side if decisions[d]["kind"] == "switch" else bool(side), source_line(decisions[d]["origin"])) for d, side in key
-        ]
+        return [decision_of(self.metadata, number, side) for number, side in key]
 
     def heads(self, key: Key) -> list[int]:
         """Return the stretches of a path, in order."""

@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 
@@ -72,12 +72,7 @@ def has_instructions(machine: Machine) -> bool:
 
 def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], functions: str = "") -> Any:
     """Return a PrimFunc whose body may use :func:`dot`, :func:`pairs`, and more ``functions`` in LLVM's language."""
-
-    def with_functions(*args: Any) -> None:
-        with T.attr(0, "pragma_import_llvm", _FUNCTIONS + functions):
-            body(*args)
-
-    return prim_func(buffers, with_functions).with_attr(INSTRUCTIONS, ["avx512bf16"])
+    return func_with(_FUNCTIONS + functions, ["avx512bf16"], buffers, body)
 
 
 def dot(total: Any, pair: Any, weights: Any) -> Any:

@@ -18,7 +18,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.int8 import integer_func
+from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.vectors import across
 
@@ -56,18 +57,7 @@ define linkonce_odr hidden <{n} x i32> @dycl_pair_dot_{n}(<{n} x i32> %sum, <{n}
 
 def fixed_point_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine) -> Any:
     """Return a PrimFunc whose body may use :func:`dot`."""
-    n = machine.lanes
-    if machine.vnni:
-        text, feature = _VNNI.format(n=n, bits=32 * n, half=2 * n), "avx512vnni" if n == 16 else "avxvnni"
-    else:
-        name, feature = ("avx512.pmaddw.d.512", "avx512bw") if n == 16 else ("avx2.pmadd.wd", "avx2")
-        text = _MADD.format(n=n, half=2 * n, name=name)
-
-    def with_functions(*args: Any) -> None:
-        with T.attr(0, "pragma_import_llvm", text):
-            body(*args)
-
-    return prim_func(buffers, with_functions).with_attr(INSTRUCTIONS, [feature])
+    return integer_func(_VNNI, _MADD, buffers, body, machine)
 
 
 def dot(total: Any, pair: Any, integers: Any, lanes: int) -> Any:

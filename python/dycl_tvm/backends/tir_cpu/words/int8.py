@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, prim_func
+from dycl_tvm.backends.tir_cpu.words.loops import func_with
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 
@@ -76,20 +76,22 @@ def cycles_per_second(machine: Machine) -> float:
     return machine.gflops * 1e9 / (2 * machine.lanes)
 
 
-def int8_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine) -> Any:
-    """Return a PrimFunc whose body may use :func:`dot`."""
+def integer_func(
+    vnni: str, pairs: str, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine
+) -> Any:
+    """Return a PrimFunc whose body may use a dot product of integers in LLVM's language: by VNNI, or by the additions of ``vpmaddwd``."""
     n = machine.lanes
     if machine.vnni:
-        text, feature = _VNNI.format(n=n, bits=32 * n, bytes=4 * n), "avx512vnni" if n == 16 else "avxvnni"
+        text, feature = vnni.format(n=n, bits=32 * n, half=2 * n, bytes=4 * n), "avx512vnni" if n == 16 else "avxvnni"
     else:
         name, feature = ("avx512.pmaddw.d.512", "avx512bw") if n == 16 else ("avx2.pmadd.wd", "avx2")
-        text = _PAIRS.format(n=n, half=2 * n, name=name)
+        text = pairs.format(n=n, half=2 * n, name=name)
+    return func_with(text, [feature], buffers, body)
 
-    def with_functions(*args: Any) -> None:
-        with T.attr(0, "pragma_import_llvm", text):
-            body(*args)
 
-    return prim_func(buffers, with_functions).with_attr(INSTRUCTIONS, [feature])
+def int8_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine) -> Any:
+    """Return a PrimFunc whose body may use :func:`dot`."""
+    return integer_func(_VNNI, _PAIRS, buffers, body, machine)
 
 
 def dot(total: Any, quad: Any, weights: Any, lanes: int) -> Any:

@@ -53,6 +53,16 @@ def prim_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[
     return with_functions(ib.get())
 
 
+def func_with(text: str, features: Sequence[str], buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return the PrimFunc of :func:`prim_func`, whose body may use functions in LLVM's language, for CPUs with the features."""
+
+    def with_text(*args: Any) -> None:
+        with T.attr(0, "pragma_import_llvm", text):
+            body(*args)
+
+    return prim_func(buffers, with_text).with_attr(INSTRUCTIONS, list(features))
+
+
 def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     """Emit ``buffer[indices] = value``."""
     T.buffer_store(buffer, value, list(indices))
