@@ -146,6 +146,13 @@ class CudaSession final : public DeviceSession {
   uint32_t FirstBranch(uint32_t segment) const;
   bool TakeDecisions();
 
+  // The blocks of a launch.
+  struct Grid {
+    uint32_t x, y, z;
+    bool IsEmpty() const { return x == 0 || y == 0 || z == 0; }
+  };
+  Grid GridOf(const LaunchDesc& launch, uint32_t least) const;
+
   bool Check(Result result, const char* what);
   Result LaunchEach(uint32_t first, uint32_t count, Stream stream);
   LibraryCall CallOf(uint32_t launch, LibraryStep step);
@@ -177,6 +184,7 @@ class CudaSession final : public DeviceSession {
   std::vector<Pointer> workspace_places_;
   std::vector<Stretch> stretches_;  // by the first call
   std::vector<const void*> seen_;   // where the inputs lay when the generation began
+  std::vector<int64_t> seen_sizes_;  // and the sizes on which grids depend
   uint64_t generation_ = 1;
   bool graphs_ = false;
 

@@ -158,6 +158,7 @@ int32_t CudaSession::Bind(const Frame& frame) {
   first_launch_.push_back(static_cast<uint32_t>(prepared_.size()));
   stretches_.resize(kProgram.calls.size);
   seen_.assign(kProgram.tensors.size, nullptr);
+  if (device.grid_sizes.size != 0) seen_sizes_.assign(kProgram.sizes.size, -1);
   return DYCL_OK;
 }
 
@@ -255,6 +256,23 @@ int32_t CudaSession::PrepareLibraries(uint64_t* workspace_bytes) {
   return DYCL_OK;
 }
 
+// Where sizes of the call leave nothing to do there are no blocks, but at least `least`: that a side
+// of a conditional node may be empty is promised nowhere.
+CudaSession::Grid CudaSession::GridOf(const LaunchDesc& launch, uint32_t least) const {
+  const DeviceDesc& device = model_->program();
+  uint32_t blocks[3] = {launch.grid[0], launch.grid[1], launch.grid[2]};
+  for (uint32_t k = launch.first_size; k < launch.first_size + launch.num_sizes; ++k) {
+    const GridSize& of = device.grid_sizes[k];
+    int64_t count = frame_->inputs[kProgram.num_given() + of.size].i;
+    for (uint32_t s = of.first_step; s < of.first_step + of.num_steps; ++s) {
+      count = device.grid_steps[s].At(count);
+    }
+    if (count < least) count = least;
+    if (count < blocks[of.axis]) blocks[of.axis] = static_cast<uint32_t>(count);
+  }
+  return Grid{blocks[0], blocks[1], blocks[2]};
+}
+
 Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
   uint32_t end = first_launch_[first + count];
   for (uint32_t k = first_launch_[first]; k < end; ++k) {
@@ -267,9 +285,12 @@ Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
       if (l.library(call) != DYCL_OK) return kUnknown;  // it has set the error
       continue;
     }
-    Result r = driver_.LaunchKernel(model_->function(p.launch), l.grid[0], l.grid[1], l.grid[2],
-                                    l.block[0], l.block[1], l.block[2], l.shared_bytes, stream,
-                                    p.args, nullptr);
+    const bool in_branch = body_stream_ != nullptr && stream == body_stream_;
+    const Grid grid = GridOf(l, in_branch ? 1 : 0);
+    if (grid.IsEmpty()) continue;
+    Result r = driver_.LaunchKernel(model_->function(p.launch), grid.x, grid.y, grid.z, l.block[0],
+                                    l.block[1], l.block[2], l.shared_bytes, stream, p.args,
+                                    nullptr);
     if (r != kSuccess) return Fail(r, "cannot launch the kernel %s", l.function), r;
   }
   return kSuccess;
@@ -283,9 +304,15 @@ bool CudaSession::CallsLibrary(uint32_t first, uint32_t count) const {
   return false;
 }
 
-// Graphs hold the addresses of the inputs: where those move, a new generation begins.
+// Graphs hold the addresses of the inputs, and grids that follow from sizes: where any of these
+// changes, a new generation begins.
 uint64_t CudaSession::Generation() {
   bool moved = false;
+  for (uint32_t k = 0; k < seen_sizes_.size(); ++k) {
+    const int64_t size = frame_->inputs[kProgram.num_given() + k].i;
+    moved |= seen_sizes_[k] != size;
+    seen_sizes_[k] = size;
+  }
   for (uint32_t t = 0; t < kProgram.tensors.size; ++t) {
     if (kProgram.tensors[t].space != Space::kInput) break;  // the tables begin with the inputs
     moved |= seen_[t] != frame_->tensors[t].data;

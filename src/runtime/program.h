@@ -260,7 +260,27 @@ struct LibraryCall {
 constexpr uint32_t kCublasState = 0, kCudnnState = 1, kNumLibraryStates = 2;
 using LibraryFunction = int32_t (*)(const LibraryCall& call);
 
-// A launch of a device function; its arguments are DeviceDesc::args[first_arg ...].
+// How many blocks a launch has along an axis, where a size of the call decides: the size goes through
+// DeviceDesc::grid_steps[first_step .. first_step + num_steps), each of which rounds up.
+struct GridSize {
+  uint32_t axis;
+  uint32_t size;
+  uint32_t first_step;
+  uint32_t num_steps;
+};
+struct GridStep {
+  int64_t multiply;
+  int64_t add;
+  int64_t divide;
+  int64_t At(int64_t size) const {
+    int64_t scaled = size * multiply + add;
+    return (scaled > 0 ? scaled + divide - 1 : scaled) / divide;
+  }
+};
+
+// A launch of a device function; its arguments are DeviceDesc::args[first_arg ...]. The grid is the
+// largest: DeviceDesc::grid_sizes[first_size .. first_size + num_sizes) say along which axes it is
+// smaller.
 struct LaunchDesc {
   const char* function;
   uint32_t grid[3];
@@ -268,6 +288,8 @@ struct LaunchDesc {
   uint32_t shared_bytes;
   uint32_t first_arg;
   uint32_t num_args;
+  uint32_t first_size;
+  uint32_t num_sizes;
   LibraryFunction library;  // is called instead, unless it is null
 };
 
@@ -312,6 +334,8 @@ struct DeviceDesc {
   uint64_t output_bytes;  // of the largest return site, each tensor aligned to 64 bytes
   Table<LaunchDesc> launches;
   Table<LaunchArg> args;
+  Table<GridSize> grid_sizes;
+  Table<GridStep> grid_steps;
   Table<KernelLaunches> kernels;
   Table<StepDesc> steps;
   Table<StepRange> sides;

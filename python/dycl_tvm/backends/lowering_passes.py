@@ -20,7 +20,9 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad, Var
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
+from dycl_tvm.backends.front import has_front
 from dycl_tvm.backends.tir_cpu.front import skip_behind
+from dycl_tvm.backends.tir_cuda.grid import with_grids
 
 _NAME = "dycl"
 
@@ -84,10 +86,17 @@ def _flattening(flatten: Any) -> Any:
     def run(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
         hidden = _Hidden()
         # between schedules and flat buffers: loops are plain, and indices are those of dimensions
-        mod = _each_body(tvm.IRModule({gv: skip_behind(fn) for gv, fn in mod.functions_items()}, attrs=mod.attrs), hidden.hide)
+        mod = _each_body(tvm.IRModule({gv: _with_front(fn) for gv, fn in mod.functions_items()}, attrs=mod.attrs), hidden.hide)
         return s_tir.transform.StmtSimplify()(_each_body(flatten(mod), hidden.show))
 
     return run
+
+
+def _with_front(fn: Any) -> Any:
+    """Return a function that computes no more than is wanted: on a CPU its loops end earlier, on a GPU its launches have fewer blocks."""
+    if not has_front(fn):
+        return fn
+    return with_grids(fn) if str(fn.attrs["target"].kind.name) == "cuda" else skip_behind(fn)
 
 
 def _each_body(mod: tvm.IRModule, change: Any) -> tvm.IRModule:

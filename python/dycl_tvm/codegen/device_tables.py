@@ -30,19 +30,27 @@ def device_tables(program: Program, code: DeviceCode, tensor: Callable[[Slot], i
     launches: list[str] = []
     args: list[str] = []
     kernels: list[str] = []
+    grids: list[str] = []
+    steps: list[str] = []
     for symbol, of_kernel in zip((k.symbol for k in program.kernels), code.launches):
         kernels.append(f"{{{len(launches)}, {len(of_kernel)}}},  // {symbol}")
         for launch in of_kernel:
             row = (
                 f"{{{string(launch.function)}, {_triple(launch.grid)}, {_triple(launch.block)}, {launch.shared_bytes}, "
-                f"{len(args)}, {len(launch.args)}, {f'::{launch.function}' if launch.library else 'nullptr'}}},"
+                f"{len(args)}, {len(launch.args)}, {len(grids)}, {len(launch.sizes)}, "
+                f"{f'::{launch.function}' if launch.library else 'nullptr'}}},"
             )
+            for of_axis in launch.sizes:
+                grids.append(f"{{{of_axis.axis}, {of_axis.size}, {len(steps)}, {len(of_axis.steps)}}},")
+                steps += [f"{{{multiply}, {add}, {divide}}}," for multiply, add, divide in of_axis.steps]
             launches.append(row)
             args += [f"{{kNone, {a.offset}}}," if isinstance(a, Workspace) else f"{{{a}, 0}}," for a in launch.args]
     segments = _Segments(code.segments, tensor)
     parts = [
         table("LaunchDesc", "kLaunches", launches),
         table("LaunchArg", "kLaunchArgs", args),
+        table("GridSize", "kGridSizes", grids),
+        table("GridStep", "kGridSteps", steps),
         table("KernelLaunches", "kKernelLaunches", kernels),
         *(table(type_, name, rows) for name, (type_, rows) in segments.tables.items()),
         "const DeviceDesc kDevice = {\n"
@@ -50,6 +58,7 @@ def device_tables(program: Program, code: DeviceCode, tensor: Callable[[Slot], i
         f"    {code.workspace_bytes},  // bytes of the workspace\n"
         f"    {_output_bytes(program)},  // most bytes of the outputs of a return site\n"
         f"    {table_ref('kLaunches', len(launches))},\n    {table_ref('kLaunchArgs', len(args))},\n"
+        f"    {table_ref('kGridSizes', len(grids))},\n    {table_ref('kGridSteps', len(steps))},\n"
         f"    {table_ref('kKernelLaunches', len(kernels))},\n"
         + "".join(f"    {table_ref(name, len(rows))},\n" for name, (_, rows) in segments.tables.items())
         + "    DyclCubin,\n    DyclPtx,\n    OpenCuda,\n};\n",

@@ -1,16 +1,16 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Kernels of a GPU: PrimFuncs become device functions (as CUDA C++ for the builder) and constant launches of them.
 
-All shapes are static, so nothing of a kernel's host part is code: what remains of it is a list of launches whose grids are numbers
-and whose arguments are tensors of the call or places in a workspace.
+All shapes are static, so nothing of a kernel's host part is code: what remains of it is a list of launches whose grids are numbers,
+or follow from sizes of the call, and whose arguments are tensors of the call or places in a workspace.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -19,8 +19,10 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
 from dycl_tvm.backends import tir_cuda
+from dycl_tvm.backends.front import FRONT, SIZES, has_front, same_front
 from dycl_tvm.backends.lowering_passes import lowering
-from dycl_tvm.compile.program import DeviceCode, Kernel, Launch, Workspace
+from dycl_tvm.backends.tir_cuda.grid import AXES, grids_of
+from dycl_tvm.compile.program import DeviceCode, GridSize, Kernel, Launch, Workspace
 from dycl_tvm.compile.reducers import register_reducers
 from dycl_tvm.errors import CompileError
 
@@ -32,7 +34,6 @@ MAX_SHARED_BYTES = 48 * 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _ALIGN = 256
-_AXES = {"x": 0, "y": 1, "z": 2}
 
 
 class _Unfit(Exception):
@@ -115,16 +116,22 @@ def build_device_code(
 def _build(symbol: str, fn: Any, target: tvm.target.Target, half: bool) -> DeviceKernel:
     """Take the first schedule that TVM lowers and every GPU can launch."""
     reasons = []
+    fn, whole = _without_front(fn), fn
     for candidate in tir_cuda.candidates(fn, target, half):
         try:
-            return _lower(symbol, candidate, target)
+            return _lower(symbol, candidate.rule, same_front(candidate.function, whole), target)
         except Exception as error:  # TVM raises what it likes
             reasons.append(f"{candidate.rule}: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}")
     raise CompileError(f"the kernel {symbol} has no schedule for {target.attrs['arch']}: {'; '.join(reasons) or 'no rule takes it'}")
 
 
-def _lower(symbol: str, candidate: tir_cuda.Candidate, target: tvm.target.Target) -> DeviceKernel:
-    module = tvm.IRModule({symbol: candidate.function.with_attr("global_symbol", symbol)})
+def _without_front(fn: Any) -> Any:
+    """Return a function as rules of schedules look at it: what is wanted of its output changes none."""
+    return fn.without_attr(FRONT).without_attr(SIZES) if has_front(fn) else fn
+
+
+def _lower(symbol: str, rule: str, fn: Any, target: tvm.target.Target) -> DeviceKernel:
+    module = tvm.IRModule({symbol: fn.with_attr("global_symbol", symbol)})
     pipeline, finalize = lowering()
     with target, tvm.transform.PassContext(opt_level=3):
         module = pipeline(tirx.transform.BindTarget(target)(module))
@@ -137,7 +144,17 @@ def _lower(symbol: str, candidate: tir_cuda.Candidate, target: tvm.target.Target
     shared = {str(fn.attrs["global_symbol"]): _shared_bytes(fn) for fn in functions.values()}
     for launch in reader.launches:
         _check_launch(launch, shared[launch.function])
-    return DeviceKernel(tuple(reader.launches), reader.workspace_bytes, functions, candidate.rule)
+    launches = [replace(launch, sizes=sizes) for launch, sizes in zip(reader.launches, _sizes_of_grids(hosts[0], reader.launches))]
+    return DeviceKernel(tuple(launches), reader.workspace_bytes, functions, rule)
+
+
+def _sizes_of_grids(host: Any, launches: Sequence[Launch]) -> list[tuple[GridSize, ...]]:
+    """Return for each launch what decides its grid; nothing where the launches are not those that were looked at."""
+    found = grids_of(host)
+    same = len(found) == len(launches) and all(launch.grid[a] == most for of, launch in zip(found, launches) for a, most, *_ in of)
+    if not same:
+        return [()] * len(launches)
+    return [tuple(GridSize(axis, size, steps) for axis, _, size, steps in of) for of in found]
 
 
 class _HostReader:
@@ -194,9 +211,9 @@ class _HostReader:
                 dynamic = int(extent)
                 continue
             kind, _, axis = tag.partition(".")
-            if kind not in ("blockIdx", "threadIdx") or axis not in _AXES:
+            if kind not in ("blockIdx", "threadIdx") or axis not in AXES:
                 raise _Unfit(f"it needs the launch parameter {tag}")
-            (grid if kind == "blockIdx" else block)[_AXES[axis]] = int(extent)
+            (grid if kind == "blockIdx" else block)[AXES[axis]] = int(extent)
         places: list[int | Workspace] = []
         for argument in arguments:
             buffer = _data_of(argument)

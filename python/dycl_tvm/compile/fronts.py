@@ -3,7 +3,7 @@
 
 Facts go forward (this tensor is ``i < N``), what is wanted goes backward (the result is cut at ``N``; behind that mask nothing is read
 beyond ``N``), through the kernels of every sub-DNN and over the edges of the graph, until nothing changes. A kernel of whose output
-less than all is wanted is called in a form that computes no more (:mod:`dycl_tvm.backends.tir_cpu.front`). What is not understood is
+less than all is wanted is called in a form that computes no more (:mod:`dycl_tvm.backends.front`). What is not understood is
 wanted whole, so a graph without sizes stays as it is.
 
 Source: backward demand analysis, as in dead code elimination, over regions instead of values.
@@ -71,7 +71,7 @@ class Fronts:
         return found
 
 
-def plan_fronts(graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, layouts: Layouts | None) -> Fronts:
+def plan_fronts(graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, layouts: Layouts | None, as_inputs: bool = True) -> Fronts:
     """Let the kernels compute what is wanted and no more; the calls in ``lists`` are changed.
 
     Parameters
@@ -84,16 +84,21 @@ def plan_fronts(graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, lay
         Gets the kernels that compute less.
     layouts : Layouts, optional
         Which values are packed.
+    as_inputs : bool
+        Whether kernels take the sizes that they ask for as inputs; where not, those who call them do what there is to do.
     """
     bounds = Bounds([(s.least, s.most) for s in graph.sizes])
     if not graph.sizes:
         return Fronts(bounds)
-    return _Planner(graph, lists, kernels, layouts or Layouts(), bounds).run()
+    return _Planner(graph, lists, kernels, layouts or Layouts(), bounds, as_inputs).run()
 
 
 class _Planner:
-    def __init__(self, graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, layouts: Layouts, bounds: Bounds) -> None:
+    def __init__(
+        self, graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, layouts: Layouts, bounds: Bounds, as_inputs: bool
+    ) -> None:
         self.graph, self.lists, self.table, self.layouts, self.bounds = graph, lists, kernels, layouts, bounds
+        self.as_inputs = as_inputs
         self.order = reverse_postorder(graph)
         self.calls: dict[str, list[SubDNNCall]] = {}
         for block in self.order:
@@ -340,6 +345,8 @@ class _Planner:
         keys = self._keys_of(lst, call, wanted)
         if not sizes and keys is None:
             return call
+        if not self.as_inputs:
+            sizes = ()
         return replace(call, symbol=self.table.front(call.symbol, wanted, keys), sizes=(*(() if keys is None else (keys.size,)), *sizes))
 
     def _keys_of(self, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import tvm
 
-from dycl_tvm.backends.extents import Bounds
 from dycl_tvm.backends.registry import Backend
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.compile.call_list import CallList
 from dycl_tvm.compile.device import build_device_code
 from dycl_tvm.compile.device_branches import find_segments
-from dycl_tvm.compile.fronts import Fronts
+from dycl_tvm.compile.fronts import Fronts, plan_fronts
 from dycl_tvm.compile.half import prepare_half
 from dycl_tvm.compile.layout import Layouts
 from dycl_tvm.compile.pipeline import KernelSet, Progress
@@ -57,6 +56,7 @@ class OnDevice:
         backends: Iterable[Backend],
     ) -> None:
         _refuse_stack(graph)
+        self._graph = graph
         self._target, self._constants, self._progress = target, constants, progress
         self._half = options.accuracy == "fp16"
         self._libraries = {b.name for b in backends if b.on_device}
@@ -73,8 +73,8 @@ class OnDevice:
         return mod
 
     def fronts(self, lists: dict[str, CallList], table: KernelSet) -> Fronts:
-        """Return that everything is computed: launches are as large as the largest sizes ask for."""
-        return Fronts(Bounds([]))
+        """Find what is computed of tensors whose sizes each call decides; launches get their grids from these sizes."""
+        return plan_fronts(self._graph, lists, table, self.layouts, as_inputs=False)
 
     def build(self, program: Program, functions: dict[str, Any]) -> list[tuple[str, bytes]]:
         """Put the device's code into a program; there are no objects for the host."""

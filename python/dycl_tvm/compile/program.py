@@ -242,8 +242,27 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class GridSize:
+    """How many blocks a launch has along an axis (0 for x), where a size of the call decides.
+
+    The size goes through ``steps`` (multiply, add, divide), each of which rounds up; the launch has that many blocks, at most those of
+    its grid, and none if they are not positive.
+    """
+
+    axis: int
+    size: int
+    steps: tuple[tuple[int, int, int], ...]
+
+    def at(self, size: int, most: int) -> int:
+        """Return the number of blocks of a grid of ``most``."""
+        for multiply, add, divide in self.steps:
+            size = -(-(size * multiply + add) // divide)
+        return min(max(size, 0), most)
+
+
+@dataclass(frozen=True)
 class Launch:
-    """A launch of a device function: constant but for the addresses of the tensors.
+    """A launch of a device function: constant but for the addresses of the tensors, and for what ``sizes`` say of its grid.
 
     ``shared_bytes`` is the dynamic shared memory. An argument is the number of a tensor of the call, or a place in the workspace.
     With ``library`` the function is one of the host that lets a library put its work on the stream.
@@ -255,6 +274,7 @@ class Launch:
     shared_bytes: int
     args: tuple[Union[int, Workspace], ...]
     library: bool = False
+    sizes: tuple[GridSize, ...] = ()
 
 
 #: What a device does without the host.

@@ -472,6 +472,7 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   bool fails = g_settings.fail_kernels;
   return Enqueue(static_cast<Stream*>(stream), "launches", [=]() mutable -> int {
     if (fails) return kLaunchFailed;
+    g_counts["blocks"] += long{gx} * gy * gz;
     std::vector<void*> places;
     for (uintptr_t& value : values) places.push_back(&value);
     bool good = emulated::RunGrid(*function->kernel, {gx, gy, gz}, {bx, by, bz}, places.data());

@@ -51,7 +51,10 @@ class Driver:
         self.library.emulated_cuda_configure(sm, version, int(reject_cubin), int(fail_kernels), devices, ctypes.c_size_t(memory))
 
     def count(self, what: str) -> int:
-        """Return how often something was done: launches, waits, copies, cubin, ptx, graphs, graph_launches, conditional_nodes, bodies."""
+        """Return how often something was done.
+
+        Launches, blocks (that ran), waits, copies, cubin, ptx, graphs, graph_launches, conditional_nodes, bodies.
+        """
         return int(self.library.emulated_cuda_count(what.encode()))
 
     def load(self, artifact: dycl_tvm.Artifact, folder: Path) -> dycl_tvm.Module:

@@ -14,7 +14,7 @@ from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
-from dycl_tvm.backends.tir_cpu.front import same_front
+from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels

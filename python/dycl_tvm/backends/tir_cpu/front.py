@@ -17,36 +17,17 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import Var
 
-from dycl_tvm.backends.extents import Bounds, Extent, Wanted
+from dycl_tvm.backends.extents import Extent, Wanted
+from dycl_tvm.backends.front import SIZES, Stores, found, has_front, is_one_of, least, mentions
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
-#: Of a function: what is wanted of its one output, as rows (dimension, number of the size's input, factor, constant).
-FRONT = "dycl.front"
-#: Sizes that a kernel takes are inputs behind all others, in the order of these numbers.
-SIZES = "dycl.sizes"
 #: Distinct least indices of one loop's stores: beyond, its trips are not told apart.
 _MOST_STORES = 6
 
 
-def with_front(fn: Any, wanted: Wanted) -> Any:
-    """Return a function that is to be given a front: :func:`add_sizes` gives it the inputs, :func:`skip_behind` the tests."""
-    sizes = sorted({e.size for e in wanted if e is not None})
-    if not sizes:
-        return fn
-    rows = [[d, sizes.index(e.size), e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
-    return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
-
-
-def same_front(fn: Any, of: Any) -> Any:
-    """Return a function that is to be given the front of another one, if that is to be given one."""
-    if not of.attrs or FRONT not in of.attrs:
-        return fn
-    return fn.with_attr(FRONT, of.attrs[FRONT]).with_attr(SIZES, of.attrs[SIZES])
-
-
 def add_sizes(fn: Any) -> Any:
     """Return a scheduled function with its sizes as inputs, tensors of one int64, behind all other inputs."""
-    if not fn.attrs or FRONT not in fn.attrs:
+    if not has_front(fn):
         return fn
     sizes = [tirx.decl_buffer((), "int64", name=f"size_{k}") for k in range(len(fn.attrs[SIZES]))]
     return tirx.PrimFunc([*fn.params[:-1], *sizes, fn.params[-1]], fn.body, fn.ret_type, fn.attrs)
@@ -54,7 +35,7 @@ def add_sizes(fn: Any) -> Any:
 
 def skip_behind(fn: Any) -> Any:
     """Return a function of plain loops whose trips are skipped that write only behind what is wanted."""
-    if not fn.attrs or FRONT not in fn.attrs:
+    if not has_front(fn):
         return fn
     return fn.with_body(_Skips(fn).run(fn.body))
 
@@ -65,18 +46,7 @@ class _Skips:
         self.buffers = list(fn.params[-1 - count : -1])
         self.params = list(fn.params)
         self.sizes = [Var(f"size_{k}", "int64") for k in range(count)]
-        shape = [int(s) for s in self.out.shape]
-        wanted: list[Extent | None] = [None] * len(shape)
-        for dim, size, factor, constant in fn.attrs[FRONT]:
-            wanted[int(dim)] = Extent(int(size), int(factor), int(constant))
-        self.wanted: list[tuple[Any, Wanted]] = [(self.out, tuple(wanted))]
-        #: A view that is not known has no limit: no size is ever small enough.
-        views = _found(fn.body, tirx.DeclBuffer)
-        self.aliases: list[tuple[Any, Any]] = [(v.buffer, _buffer_of(v.data)) for v in views]
-        never_whole = Bounds([(-(1 << 62), 1 << 62)] * count)
-        for view, of in self.aliases:
-            if of is not None and of.same_as(self.out) and view.dtype == self.out.dtype:
-                self.wanted.append((view, never_whole.reshaped(tuple(wanted), shape, [int(s) for s in view.shape])))
+        self.stored = Stores(fn, self.out)
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
@@ -92,7 +62,7 @@ class _Skips:
             return tirx.IfThenElse(stmt.condition, self._visit(stmt.then_case), orelse)
         if not isinstance(stmt, tirx.For) or int(stmt.kind) not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return stmt
-        if not _found(stmt.body, tirx.For):
+        if not found(stmt.body, tirx.For):
             return stmt  # the innermost loop: a test in each trip would cost what it saves
         body = self._visit(stmt.body)
         needed = self._needed(stmt)
@@ -103,7 +73,7 @@ class _Skips:
 
     def _launched(self, loop: Any) -> Any:
         """Return a parallel loop that has a launch only if enough is left, and whose last trips are not all of one thread."""
-        wanted, shape = self.wanted[0][1], [int(s) for s in self.out.shape]
+        wanted, shape = self.stored.wanted[0][1], [int(s) for s in self.out.shape]
         launches = int(loop.annotations.get(LAUNCHES, 1))
         # the work is in proportion to what is wanted
         few = [(self.sizes[e.size] * e.factor + e.constant) * launches < n for e, n in zip(wanted, shape) if e is not None]
@@ -115,84 +85,45 @@ class _Skips:
     def _needed(self, loop: Any) -> Any:
         """Return whether a trip writes what is wanted; None if that does not depend on the trip, or cannot be told."""
         body = loop.body
-        local = [s.buffer for s in _found(body, tirx.AllocBuffer)]
-        if not all(self._writes_nothing_else(s, local) for s in _found(body, tirx.Evaluate)):
+        local = [s.buffer for s in found(body, tirx.AllocBuffer)]
+        if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
             return None
         stores = []
-        for s in _found(body, tirx.BufferStore):
-            owner = self._owner(s.buffer)
-            if not _is_one_of(owner, local):
-                wanted = next((w for b, w in self.wanted if b.same_as(s.buffer)), None)
+        for s in found(body, tirx.BufferStore):
+            owner = self.stored.owner(s.buffer)
+            if not is_one_of(owner, local):
+                wanted = self.stored.of(s.buffer)
                 if wanted is None:
                     return None
                 stores.append((s, wanted))
         tests = [self._reaches(stores, dim, loop, body) for dim in range(max((len(w) for _, w in stores), default=0))]
-        found = [t for t in tests if t is not None]
-        return tirx.all(*found) if len(found) > 1 else found[0] if found else None
+        known = [t for t in tests if t is not None]
+        return tirx.all(*known) if len(known) > 1 else known[0] if known else None
 
     def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dim: int, loop: Any, body: Any) -> Any:
         """Return whether any store is at an index of a dimension that is wanted, if that depends on the trip."""
-        inner = _found(body, tirx.For)
-        values = {b.var: b.value for b in _found(body, tirx.Bind)}
-        least: list[tuple[Any, Extent]] = []
+        inner = [(f.loop_var, f.min, f.extent) for f in found(body, tirx.For)]
+        values = {b.var: b.value for b in found(body, tirx.Bind)}
+        ends: list[tuple[Any, Extent]] = []
         for store, wanted in stores:
             extent = wanted[dim] if dim < len(wanted) else None
             if extent is None:
                 return None
-            at = _least(store.indices[dim], inner, values)
-            if at is None or not _mentions(at, loop.loop_var):
+            at = least(store.indices[dim], inner, values)
+            if at is None or not mentions(at, loop.loop_var):
                 return None
-            if not any(tvm_ffi.structural_equal(at, other) and extent == e for other, e in least):
-                least.append((at, extent))
-        if not least or len(least) > _MOST_STORES:
+            if not any(tvm_ffi.structural_equal(at, other) and extent == e for other, e in ends):
+                ends.append((at, extent))
+        if not ends or len(ends) > _MOST_STORES:
             return None
-        tests = [at.astype("int64") < self.sizes[e.size] * e.factor + e.constant for at, e in least]
+        tests = [at.astype("int64") < self.sizes[e.size] * e.factor + e.constant for at, e in ends]
         return tirx.any(*tests) if len(tests) > 1 else tests[0]
-
-    def _owner(self, buffer: Any) -> Any:
-        """Return the buffer whose memory a view shows."""
-        for view, of in self.aliases:
-            if view.same_as(buffer):
-                return self._owner(of) if of is not None else buffer
-        return buffer
 
     def _writes_nothing_else(self, stmt: Any, local: Sequence[Any]) -> bool:
         """Whether a call of a function is handed only memory of the trip's own, and inputs, which no kernel writes."""
-        buffers = [a.args[0].source for a in _found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") == "tirx.address_of"]
-        raw = [a for a in _found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr")]
-        owners = [self._owner(b) for b in buffers]
+        buffers = [a.args[0].source for a in found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") == "tirx.address_of"]
+        raw = [a for a in found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr")]
+        owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
-        return not raw and all(_is_one_of(b, local) or _is_one_of(b, inputs) for b in owners)
+        return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
 
-
-def _least(index: Any, inner: Sequence[Any], values: dict[Any, Any]) -> Any:
-    """Return the least that an index can be in the loops ``inner``, outer ones first; None if that cannot be told."""
-    for _ in range(len(values) + 1):
-        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
-    analyzer = tvm.sym.Analyzer()
-    for loop in reversed(inner):
-        if _mentions(index, loop.loop_var):
-            domain = tvm.sym.IntervalSet(loop.min, loop.min + loop.extent - 1)
-            index = analyzer.int_set(index, {loop.loop_var: domain}).min_value
-            if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or _mentions(index, loop.loop_var):
-                return None
-    return analyzer.simplify(index)
-
-
-def _found(stmt: Any, kind: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(stmt, [(kind, found.append)], order="pre")
-    return found
-
-
-def _mentions(expr: Any, variable: Any) -> bool:
-    return any(v.same_as(variable) for v in _found(expr, Var))
-
-
-def _is_one_of(buffer: Any, buffers: Sequence[Any]) -> bool:
-    return any(buffer.same_as(b) for b in buffers)
-
-
-def _buffer_of(data: Any) -> Any:
-    """Return the buffer whose memory an expression is, None if it is another one."""
-    return data.args[0] if isinstance(data, tvm.ir.Call) and getattr(data.op, "name", "") == "tirx.buffer_data" else None

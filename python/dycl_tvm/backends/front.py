@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What is wanted of a kernel's output, as its function says it, and where the function's stores lie.
+
+Those who shorten a kernel (loops on a CPU, grids on a GPU) ask the same question: is any of what this part writes wanted?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import Var
+
+from dycl_tvm.backends.extents import Bounds, Extent, Wanted
+
+#: Of a function: what is wanted of its one output, as rows (dimension, place of the size in SIZES, factor, constant).
+FRONT = "dycl.front"
+#: The sizes that a kernel asks for, in order.
+SIZES = "dycl.sizes"
+
+
+def with_front(fn: Any, wanted: Wanted) -> Any:
+    """Return a function that is to be given a front."""
+    sizes = sorted({e.size for e in wanted if e is not None})
+    if not sizes:
+        return fn
+    rows = [[d, sizes.index(e.size), e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
+    return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
+
+
+def same_front(fn: Any, of: Any) -> Any:
+    """Return a function that is to be given the front of another one, if that is to be given one."""
+    return fn.with_attr(FRONT, of.attrs[FRONT]).with_attr(SIZES, of.attrs[SIZES]) if has_front(of) else fn
+
+
+def has_front(fn: Any) -> bool:
+    """Whether a function is to be given a front."""
+    return bool(fn.attrs) and FRONT in fn.attrs
+
+
+class Stores:
+    """What is wanted where a function of plain loops, with buffers of many dimensions, stores.
+
+    Parameters
+    ----------
+    fn : tvm.tirx.PrimFunc
+        One that is to be given a front.
+    out : tvm.tirx.Buffer
+        Its output.
+
+    Attributes
+    ----------
+    wanted : list
+        The output and its known views, with what is wanted of each: extents whose sizes are places in SIZES.
+    """
+
+    def __init__(self, fn: Any, out: Any) -> None:
+        shape = [int(s) for s in out.shape]
+        wanted: list[Extent | None] = [None] * len(shape)
+        for dim, size, factor, constant in fn.attrs[FRONT]:
+            wanted[int(dim)] = Extent(int(size), int(factor), int(constant))
+        self.wanted: list[tuple[Any, Wanted]] = [(out, tuple(wanted))]
+        #: A view that is not known has no limit: no size is ever small enough.
+        views = found(fn.body, tirx.DeclBuffer)
+        self._aliases: list[tuple[Any, Any]] = [(v.buffer, _buffer_of(v.data)) for v in views]
+        never_whole = Bounds([(-(1 << 62), 1 << 62)] * len(fn.attrs[SIZES]))
+        for view, of in self._aliases:
+            if of is not None and of.same_as(out) and view.dtype == out.dtype:
+                self.wanted.append((view, never_whole.reshaped(tuple(wanted), shape, [int(s) for s in view.shape])))
+
+    def of(self, buffer: Any) -> Wanted | None:
+        """Return what is wanted of the output as a buffer shows it; None for a buffer of which that is not known."""
+        return next((w for b, w in self.wanted if b.same_as(buffer)), None)
+
+    def owner(self, buffer: Any) -> Any:
+        """Return the buffer whose memory a view shows."""
+        for view, of in self._aliases:
+            if view.same_as(buffer):
+                return self.owner(of) if of is not None else buffer
+        return buffer
+
+
+def least(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any]) -> Any:
+    """Return the least that an index can be; None if that cannot be told.
+
+    ``inner`` are variables with their least value and their extent, outer ones first, ``values`` variables and what they stand for.
+    """
+    for _ in range(len(values) + 1):
+        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    analyzer = tvm.sym.Analyzer()
+    for var, first, extent in reversed(inner):
+        if mentions(index, var):
+            index = analyzer.int_set(index, {var: tvm.sym.IntervalSet(first, first + extent - 1)}).min_value
+            if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or mentions(index, var):
+                return None
+    return analyzer.simplify(index)
+
+
+def found(stmt: Any, kind: Any) -> list[Any]:
+    """Return the nodes of a kind, outer ones first."""
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(stmt, [(kind, nodes.append)], order="pre")
+    return nodes
+
+
+def mentions(expr: Any, variable: Any) -> bool:
+    """Whether an expression depends on a variable."""
+    return any(v.same_as(variable) for v in found(expr, Var))
+
+
+def is_one_of(buffer: Any, buffers: Sequence[Any]) -> bool:
+    """Whether a buffer is among others."""
+    return any(buffer.same_as(b) for b in buffers)
+
+
+def _buffer_of(data: Any) -> Any:
+    """Return the buffer whose memory an expression is, None if it is another one."""
+    return data.args[0] if isinstance(data, tvm.ir.Call) and getattr(data.op, "name", "") == "tirx.buffer_data" else None
