@@ -187,6 +187,11 @@ int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on) {
   return session->SetDeviceBranches(on != 0);
 }
 
+int32_t dycl_session_set_cuda_stream(DyclSession* session, int32_t on, void* stream) {
+  CHECK_NOT_NULL(session);
+  return session->SetCudaStream(on != 0, stream);
+}
+
 int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs, int32_t* site) {
   return dycl_run_with(session, inputs, num_inputs, nullptr, site);
 }
@@ -412,6 +417,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_run_async,
       dycl_set_log,
       dycl_user_metadata,
+      dycl_session_set_cuda_stream,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

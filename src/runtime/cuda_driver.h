@@ -17,6 +17,7 @@ using Context = struct ContextTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
+using Event = struct EventTag*;
 using Graph = struct GraphTag*;
 using GraphExec = struct GraphExecTag*;
 using GraphNode = struct GraphNodeTag*;
@@ -36,6 +37,7 @@ constexpr int kMaxDynamicShared = 8;  // CUfunction_attribute
 constexpr int kJitErrorLog = 5;
 constexpr int kJitErrorLogBytes = 6;
 constexpr int kCaptureThreadLocal = 1;
+constexpr unsigned kNoTiming = 2;  // CUevent_flags
 constexpr unsigned kSetCaptureDependencies = 1;
 constexpr int kConditionalVersion = 12080;
 
@@ -54,6 +56,21 @@ struct ConditionalNode {
 static_assert(sizeof(ConditionalNode) == 16 + 29 * 8 + 8, "as in cuda.h");
 constexpr int kConditionalIf = 0;
 constexpr int kConditionalSwitch = 2;
+
+// CUDA_MEMCPY2D: rows of bytes that lie `pitch` bytes apart.
+struct Place2D {
+  size_t x = 0, y = 0;
+  int type = 2;  // CU_MEMORYTYPE_DEVICE
+  const void* host = nullptr;
+  Pointer device = 0;
+  void* array = nullptr;
+  size_t pitch = 0;
+};
+struct Copy2D {
+  Place2D from, to;
+  size_t width = 0, height = 0;
+};
+static_assert(sizeof(Copy2D) == 128, "as in cuda.h");
 
 // What every driver since CUDA 10 has: (name here, symbol, parameters).
 #define DYCL_CUDA_FUNCTIONS(X)                                                               \
@@ -80,12 +97,18 @@ constexpr int kConditionalSwitch = 2;
   X(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (Pointer, const void*, size_t, Stream))         \
   X(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void*, Pointer, size_t, Stream))               \
   X(MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (Pointer, Pointer, size_t, Stream))             \
+  X(Memcpy2DAsync, "cuMemcpy2DAsync_v2", (const Copy2D*, Stream))                            \
   X(MemsetD8Async, "cuMemsetD8Async", (Pointer, unsigned char, size_t, Stream))              \
   X(MemsetD16Async, "cuMemsetD16Async", (Pointer, unsigned short, size_t, Stream))           \
   X(MemsetD32Async, "cuMemsetD32Async", (Pointer, unsigned, size_t, Stream))                 \
   X(StreamCreate, "cuStreamCreate", (Stream*, unsigned))                                     \
   X(StreamDestroy, "cuStreamDestroy_v2", (Stream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
+  X(StreamWaitEvent, "cuStreamWaitEvent", (Stream, Event, unsigned))                         \
+  X(EventCreate, "cuEventCreate", (Event*, unsigned))                                        \
+  X(EventRecord, "cuEventRecord", (Event, Stream))                                           \
+  X(EventSynchronize, "cuEventSynchronize", (Event))                                         \
+  X(EventDestroy, "cuEventDestroy_v2", (Event))                                              \
   X(GetErrorName, "cuGetErrorName", (Result, const char**))                                  \
   X(GetErrorString, "cuGetErrorString", (Result, const char**))                              \
   X(LaunchKernel, "cuLaunchKernel",                                                          \

@@ -99,11 +99,15 @@ class CudaSession final : public DeviceSession {
   char* host_outputs() const override { return pinned_ + PinnedBytes(); }
   int32_t Bind(const Frame& frame) override;
 
+  void SetStream(bool given, void* stream) override;
   int32_t Begin() override;
-  int32_t End() override;
+  int32_t End(Waits waits) override;
   bool Upload(void* to, const void* from, uint64_t bytes) override;
   bool Download(void* to, const void* from, uint64_t bytes) override;
   bool Copy(void* to, const void* from, uint64_t bytes) override;
+  bool CopyRows(void* to, uint64_t to_pitch, const void* from, uint64_t from_pitch,
+                uint64_t row_bytes, uint64_t rows) override;
+  bool Zero(void* to, uint64_t bytes) override;
   bool Store(void* to, const void* item, uint32_t bytes) override;
   bool Fetch(uint32_t slot, const void* from, uint32_t bytes) override;
   bool Wait() override;
@@ -166,7 +170,12 @@ class CudaSession final : public DeviceSession {
 
   const CudaModel* model_;
   const Driver& driver_;
-  Stream stream_ = nullptr;
+  Stream own_stream_ = nullptr;  // graphs are captured from it, whichever they are launched on
+  Stream stream_ = nullptr;      // where work goes
+  bool is_callers_ = false;      // whether that is a stream of the caller's
+  bool to_host_ = false;         // whether something is on its way to the host
+  Event done_ = nullptr;         // the end of what was last put on a stream of the caller's
+  bool pending_ = false;         // whether nobody has waited for it
   KernelState libraries_[kNumLibraryStates] = {};
   std::vector<KernelState> library_launches_;  // of each row of DeviceDesc::launches
   Pointer block_ = 0;
@@ -182,8 +191,8 @@ class CudaSession final : public DeviceSession {
   std::vector<uint32_t> first_launch_;  // of each call, in prepared_; one more at the end
   std::vector<void*> args_;
   std::vector<Pointer> workspace_places_;
-  std::vector<Stretch> stretches_;  // by the first call
-  std::vector<const void*> seen_;   // where the inputs lay when the generation began
+  std::vector<Stretch> stretches_;   // by the first call
+  std::vector<const void*> seen_;    // where the inputs lay when the generation began
   std::vector<int64_t> seen_sizes_;  // and the sizes on which grids depend
   uint64_t generation_ = 1;
   bool graphs_ = false;

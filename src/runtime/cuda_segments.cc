@@ -34,7 +34,7 @@ bool CudaSession::CaptureSegment(uint32_t segment, Stretch* stretch) {
   for (uint32_t k = steps.first; k < steps.first + steps.count && built == kSuccess; ++k) {
     const StepDesc& step = device.steps[k];
     if (step.kind != StepKind::kBranch) {
-      built = CaptureSteps(stream_, StepRange{k, 1});
+      built = CaptureSteps(own_stream_, StepRange{k, 1});
     } else {
       Pointer record = records_ + step.first * sizeof(int64_t);
       built = CaptureBranch(device.branches[step.first], record);
@@ -70,8 +70,8 @@ Result CudaSession::CaptureBranch(const DeviceBranchDesc& branch, Pointer record
   const GraphNode* last = nullptr;
   size_t count = 0;
   int status = 0;
-  Result r =
-      driver_.StreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr);
+  Result r = driver_.StreamGetCaptureInfo(own_stream_, &status, nullptr, &graph, nullptr, nullptr,
+                                          nullptr);
   if (r != kSuccess) return r;
 
   ConditionalNode node;
@@ -85,18 +85,20 @@ Result CudaSession::CaptureBranch(const DeviceBranchDesc& branch, Pointer record
   Pointer item = ToPointer(frame_->tensors[branch.item].data);
   void* args[] = {&node.handle, &item, &record, &num_sides, &flipped};
   DType type = kProgram.tensors[branch.item].dtype;
-  r = driver_.LaunchKernel(model_->condition(type), 1, 1, 1, 1, 1, 1, 0, stream_, args, nullptr);
+  r = driver_.LaunchKernel(model_->condition(type), 1, 1, 1, 1, 1, 1, 0, own_stream_, args,
+                           nullptr);
   if (r != kSuccess) return r;
 
   const StepRange* bodies[2] = {&sides[flip ? 0 : 1], &sides[flip ? 1 : 0]};
   node.kind = is_switch ? kConditionalSwitch : kConditionalIf;
   node.size = is_switch ? branch.num_sides : bodies[1]->count != 0 ? 2 : 1;
-  r = driver_.StreamGetCaptureInfo(stream_, &status, nullptr, &graph, &last, nullptr, &count);
+  r = driver_.StreamGetCaptureInfo(own_stream_, &status, nullptr, &graph, &last, nullptr, &count);
   if (r != kSuccess) return r;
   GraphNode added = nullptr;
   r = driver_.GraphAddNode(&added, graph, last, nullptr, count, &node);
   if (r != kSuccess) return r;
-  r = driver_.StreamUpdateCaptureDependencies(stream_, &added, nullptr, 1, kSetCaptureDependencies);
+  r = driver_.StreamUpdateCaptureDependencies(own_stream_, &added, nullptr, 1,
+                                              kSetCaptureDependencies);
   for (unsigned k = 0; k < node.size && r == kSuccess; ++k) {
     Graph body = node.bodies[k], same = nullptr;
     r = driver_.StreamBeginCaptureToGraph(body_stream_, body, nullptr, nullptr, 0,

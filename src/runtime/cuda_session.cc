@@ -48,11 +48,13 @@ CudaSession::~CudaSession() {
     if (s.graph != nullptr) driver_.GraphExecDestroy(s.graph);
   }
   if (body_stream_ != nullptr) driver_.StreamDestroy(body_stream_);
-  if (stream_ != nullptr) {
-    driver_.StreamSynchronize(stream_);
+  if (pending_) driver_.EventSynchronize(done_);
+  if (done_ != nullptr) driver_.EventDestroy(done_);
+  if (own_stream_ != nullptr) {
+    driver_.StreamSynchronize(own_stream_);
     for (KernelState& state : library_launches_) state.Release();
     for (KernelState& state : libraries_) state.Release();
-    driver_.StreamDestroy(stream_);
+    driver_.StreamDestroy(own_stream_);
   }
   if (block_ != 0) driver_.MemFree(block_);
   if (pinned_ != nullptr) driver_.MemFreeHost(pinned_);
@@ -63,7 +65,9 @@ int32_t CudaSession::Allocate() {
   graphs_ = driver_.has_graphs && (wanted == nullptr || strcmp(wanted, "0") != 0);
   // A blocking stream: it waits for what the caller put on the default stream, such as a
   // framework's kernels that compute the inputs.
-  if (Result r = driver_.StreamCreate(&stream_, 0)) return Fail(r, "cannot make a CUDA stream");
+  if (Result r = driver_.StreamCreate(&own_stream_, 0)) return Fail(r, "cannot make a CUDA stream");
+  if (Result r = driver_.EventCreate(&done_, kNoTiming)) return Fail(r, "cannot make a CUDA event");
+  stream_ = own_stream_;
   const DeviceDesc& device = model_->program();
   conditionals_ = graphs_ && model_->condition(DType::kBool) != nullptr;
   if (conditionals_ && driver_.StreamCreate(&body_stream_, kNonBlocking) != kSuccess)
@@ -167,13 +171,27 @@ uint64_t CudaSession::PinnedBytes() const {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-int32_t CudaSession::Begin() {
-  Result r = driver_.CtxPush(model_->context());
-  return r == kSuccess ? DYCL_OK : Fail(r, "cannot use GPU %d", model_->ordinal());
+void CudaSession::SetStream(bool given, void* stream) {
+  is_callers_ = given;
+  stream_ = given ? static_cast<Stream>(stream) : own_stream_;
 }
 
-int32_t CudaSession::End() {
-  Result r = driver_.StreamSynchronize(stream_);
+int32_t CudaSession::Begin() {
+  Result r = driver_.CtxPush(model_->context());
+  if (r != kSuccess) return Fail(r, "cannot use GPU %d", model_->ordinal());
+  to_host_ = false;
+  // What was put on another stream before uses the same memory.
+  if (pending_) r = driver_.StreamWaitEvent(stream_, done_, 0);
+  if (r == kSuccess) return DYCL_OK;
+  Context popped;
+  driver_.CtxPop(&popped);
+  return Fail(r, "cannot use the CUDA stream");
+}
+
+int32_t CudaSession::End(Waits waits) {
+  bool wait = !is_callers_ || to_host_ || waits == Waits::kAlways;
+  Result r = wait ? driver_.StreamSynchronize(stream_) : driver_.EventRecord(done_, stream_);
+  pending_ = !wait && r == kSuccess;
   Context popped;
   driver_.CtxPop(&popped);
   if (r == kSuccess) return TakeDecisions() ? DYCL_OK : DYCL_ERROR_RUN;
@@ -196,6 +214,7 @@ bool CudaSession::Upload(void* to, const void* from, uint64_t bytes) {
 
 bool CudaSession::Download(void* to, const void* from, uint64_t bytes) {
   if (bytes == 0) return true;
+  to_host_ = true;
   return Check(driver_.MemcpyDtoHAsync(to, ToPointer(from), bytes, stream_),
                "cannot copy from the GPU");
 }
@@ -204,6 +223,24 @@ bool CudaSession::Copy(void* to, const void* from, uint64_t bytes) {
   if (bytes == 0 || to == from) return true;
   return Check(driver_.MemcpyDtoDAsync(ToPointer(to), ToPointer(from), bytes, stream_),
                "cannot copy on the GPU");
+}
+
+bool CudaSession::CopyRows(void* to, uint64_t to_pitch, const void* from, uint64_t from_pitch,
+                           uint64_t row_bytes, uint64_t rows) {
+  if (row_bytes == 0 || rows == 0) return true;
+  Copy2D copy;
+  copy.from.device = ToPointer(from);
+  copy.from.pitch = from_pitch;
+  copy.to.device = ToPointer(to);
+  copy.to.pitch = to_pitch;
+  copy.width = row_bytes;
+  copy.height = rows;
+  return Check(driver_.Memcpy2DAsync(&copy, stream_), "cannot copy on the GPU");
+}
+
+bool CudaSession::Zero(void* to, uint64_t bytes) {
+  if (bytes == 0) return true;
+  return Check(driver_.MemsetD8Async(ToPointer(to), 0, bytes, stream_), "cannot write to the GPU");
 }
 
 bool CudaSession::Store(void* to, const void* item, uint32_t bytes) {
@@ -230,6 +267,7 @@ bool CudaSession::Fetch(uint32_t slot, const void* from, uint32_t bytes) {
 }
 
 bool CudaSession::Wait() {
+  to_host_ = false;
   return Check(driver_.StreamSynchronize(stream_), "the GPU failed") && TakeDecisions();
 }
 
@@ -256,8 +294,8 @@ int32_t CudaSession::PrepareLibraries(uint64_t* workspace_bytes) {
   return DYCL_OK;
 }
 
-// Where sizes of the call leave nothing to do there are no blocks, but at least `least`: that a side
-// of a conditional node may be empty is promised nowhere.
+// Where sizes of the call leave nothing to do there are no blocks, but at least `least`: that a
+// side of a conditional node may be empty is promised nowhere.
 CudaSession::Grid CudaSession::GridOf(const LaunchDesc& launch, uint32_t least) const {
   const DeviceDesc& device = model_->program();
   uint32_t blocks[3] = {launch.grid[0], launch.grid[1], launch.grid[2]};
@@ -288,9 +326,9 @@ Result CudaSession::LaunchEach(uint32_t first, uint32_t count, Stream stream) {
     const bool in_branch = body_stream_ != nullptr && stream == body_stream_;
     const Grid grid = GridOf(l, in_branch ? 1 : 0);
     if (grid.IsEmpty()) continue;
-    Result r = driver_.LaunchKernel(model_->function(p.launch), grid.x, grid.y, grid.z, l.block[0],
-                                    l.block[1], l.block[2], l.shared_bytes, stream, p.args,
-                                    nullptr);
+    Result r =
+        driver_.LaunchKernel(model_->function(p.launch), grid.x, grid.y, grid.z, l.block[0],
+                             l.block[1], l.block[2], l.shared_bytes, stream, p.args, nullptr);
     if (r != kSuccess) return Fail(r, "cannot launch the kernel %s", l.function), r;
   }
   return kSuccess;
@@ -325,12 +363,12 @@ uint64_t CudaSession::Generation() {
 bool CudaSession::BeginCapture(Stretch* stretch) {
   if (stretch->graph != nullptr) driver_.GraphExecDestroy(stretch->graph);
   stretch->graph = nullptr;
-  return driver_.StreamBeginCapture(stream_, kCaptureThreadLocal) == kSuccess;
+  return driver_.StreamBeginCapture(own_stream_, kCaptureThreadLocal) == kSuccess;
 }
 
 bool CudaSession::EndCapture(Stretch* stretch, Result built) {
   Graph graph = nullptr;
-  Result ended = driver_.StreamEndCapture(stream_, &graph);
+  Result ended = driver_.StreamEndCapture(own_stream_, &graph);
   bool good = built == kSuccess && ended == kSuccess &&
               driver_.GraphInstantiate(&stretch->graph, graph) == kSuccess;
   if (graph != nullptr) driver_.GraphDestroy(graph);
@@ -349,7 +387,7 @@ bool CudaSession::Launch(uint32_t first, uint32_t count) {
   if (stretch.graph == nullptr || stretch.generation != generation) {
     // Inputs that lie elsewhere in every run would cost a capture each time.
     if (stretch.graph != nullptr && stretch.generation != generation) stretch.runs = 0;
-    if (!BeginCapture(&stretch) || !EndCapture(&stretch, LaunchEach(first, count, stream_))) {
+    if (!BeginCapture(&stretch) || !EndCapture(&stretch, LaunchEach(first, count, own_stream_))) {
       graphs_ = false;
       return LaunchEach(first, count, stream_) == kSuccess;
     }

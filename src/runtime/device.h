@@ -1,6 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // A device: where the tensors of a program may live instead of in CPU memory. One stream of work
-// for each session; nothing waits for the device but what needs a value of it on the host.
+// for each session, its own or the caller's; nothing waits for the device but what needs a value of
+// it on the host.
 #ifndef DYCL_RUNTIME_DEVICE_H_
 #define DYCL_RUNTIME_DEVICE_H_
 
@@ -32,14 +33,23 @@ class DeviceSession {
   // Prepares the calls of the program; `frame` stays where it is.
   [[nodiscard]] virtual int32_t Bind(const Frame& frame) = 0;
 
-  // Everything below stands between a Begin and an End of the same thread. End waits for the
-  // device and reports what failed there.
+  // From the next Begin on work goes to the caller's stream, or to the session's own.
+  virtual void SetStream(bool given, void* stream) = 0;
+
+  // Everything below stands between a Begin and an End of the same thread. On the session's own
+  // stream End waits for the device and reports what failed there. On the caller's it does so where
+  // something was brought to the host, or for kAlways.
+  enum class Waits { kAlways, kIfNeeded };
   [[nodiscard]] virtual int32_t Begin() = 0;
-  [[nodiscard]] virtual int32_t End() = 0;
+  [[nodiscard]] virtual int32_t End(Waits waits = Waits::kAlways) = 0;
 
   virtual bool Upload(void* to, const void* from, uint64_t bytes) = 0;
   virtual bool Download(void* to, const void* from, uint64_t bytes) = 0;
   virtual bool Copy(void* to, const void* from, uint64_t bytes) = 0;
+  // Copies rows of bytes on the device, which lie `to_pitch` and `from_pitch` bytes apart.
+  virtual bool CopyRows(void* to, uint64_t to_pitch, const void* from, uint64_t from_pitch,
+                        uint64_t row_bytes, uint64_t rows) = 0;
+  virtual bool Zero(void* to, uint64_t bytes) = 0;
   // Writes a value of 1, 2, 4 or 8 bytes.
   virtual bool Store(void* to, const void* item, uint32_t bytes) = 0;
   // Begins to bring an item to the host; after Wait it is at Fetched(slot).

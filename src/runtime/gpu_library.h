@@ -56,7 +56,7 @@ __attribute__((format(printf, 1, 2))) inline int32_t LibraryError(const char* fo
   return DeviceError("%s", what);
 }
 
-// A session's handle of a library, on its stream. A `Library` is a SharedLibrary with
+// A session's handle of a library, on the stream of the call. A `Library` is a SharedLibrary with
 //   - a constructor of the driver's CUDA version, that opens it,
 //   - kName and kBackend for errors, kState for the place of its handle among the session's,
 //   - the functions Create, Destroy and SetStream, and Version(handle, &version).
@@ -65,6 +65,7 @@ struct LibraryHandle {
   const Library* library;
   void* handle;
   int version;
+  void* stream;
 
   static void Release(void* data) {
     auto* made = static_cast<LibraryHandle*>(data);
@@ -90,14 +91,14 @@ int32_t CheckLibrary(int status, const char* what) {
                       kProgram.name);
 }
 
-// The session's handle, made when it is wanted first.
+// The session's handle, made when it is wanted first, on the stream of the call.
 template <class Library>
 int32_t GetHandle(const LibraryCall& call, const LibraryHandle<Library>** out) {
   KernelState& state = call.libraries[Library::kState];
   if (state.data == nullptr) {
     const Library* library = nullptr;
     if (int32_t status = FindLibrary(call, &library)) return status;
-    auto* made = new LibraryHandle<Library>{library, nullptr, 0};
+    auto* made = new LibraryHandle<Library>{library, nullptr, 0, call.stream};
     state = KernelState{made, LibraryHandle<Library>::Release};
     int32_t status = CheckLibrary<Library>(library->Create(&made->handle), "making a handle");
     if (status == 0) {
@@ -111,7 +112,13 @@ int32_t GetHandle(const LibraryCall& call, const LibraryHandle<Library>** out) {
       return status;
     }
   }
-  *out = static_cast<const LibraryHandle<Library>*>(state.data);
+  auto* handle = static_cast<LibraryHandle<Library>*>(state.data);
+  if (handle->stream != call.stream) {
+    Status status = handle->library->SetStream(handle->handle, call.stream);
+    if (int32_t failed = CheckLibrary<Library>(status, "SetStream")) return failed;
+    handle->stream = call.stream;
+  }
+  *out = handle;
   return DYCL_OK;
 }
 

@@ -260,8 +260,8 @@ struct LibraryCall {
 constexpr uint32_t kCublasState = 0, kCudnnState = 1, kNumLibraryStates = 2;
 using LibraryFunction = int32_t (*)(const LibraryCall& call);
 
-// How many blocks a launch has along an axis, where a size of the call decides: the size goes through
-// DeviceDesc::grid_steps[first_step .. first_step + num_steps), each of which rounds up.
+// How many blocks a launch has along an axis, where a size of the call decides: the size goes
+// through DeviceDesc::grid_steps[first_step .. first_step + num_steps), each of which rounds up.
 struct GridSize {
   uint32_t axis;
   uint32_t size;

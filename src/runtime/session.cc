@@ -308,6 +308,21 @@ int32_t DyclSession::SetDeviceBranches(bool on) {
   return DYCL_OK;
 }
 
+int32_t DyclSession::SetCudaStream(bool given, void* stream) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
+    return dycl::UsageError("the session is running; give it a stream before or after");
+  }
+  if (device_ == nullptr) {
+    return given
+               ? dycl::UsageError("'%s' was built for CPUs; it takes no CUDA stream", kProgram.name)
+               : DYCL_OK;
+  }
+  device_->SetStream(given, stream);
+  callers_stream_ = given;
+  return DYCL_OK;
+}
+
 void DyclSession::PlaceInput(uint32_t input, void* data) {
   if (inputs_data_[input] == data) return;
   inputs_data_[input] = data;
@@ -450,7 +465,7 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
   memset(frame_.call_runs, 0, kProgram.calls.size * sizeof(uint32_t));
   int32_t status = device_ != nullptr ? device_->Begin() : DYCL_OK;
   bool begun = device_ != nullptr && status == DYCL_OK;
-  device_inputs_ = false;
+  device_outputs_ = callers_stream_;
   if (status == DYCL_OK && kProgram.sizes.size != 0) status = BindSizes(inputs);
   for (uint32_t k = 0; k < kProgram.num_given() && status == DYCL_OK; ++k) {
     status = BindInput(k, inputs[k]);
@@ -469,7 +484,7 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
     recorded.Ended(site_);
   }
   if (begun) {
-    int32_t ended = device_->End();
+    int32_t ended = device_->End(dycl::DeviceSession::Waits::kIfNeeded);
     if (status == DYCL_OK) status = ended;
   }
   return status;
@@ -479,45 +494,4 @@ int32_t DyclSession::RunProgram() {
   site_ = kProgram.run(frame_);
   if (site_ == dycl::kRunFailed) return dycl::LastStatus();
   return device_ != nullptr ? PlaceOutputs() : DYCL_OK;
-}
-
-int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& given) {
-  const TensorDesc& desc = kProgram.tensors[want.tensor];
-  const DLDevice device = device_->device();
-  uint64_t bytes = BytesOf(desc);
-  char* data = static_cast<char*>(given.data) + given.byte_offset;
-  void* place = device_->Place(desc);
-  bool there = given.device.device_type == device.device_type;
-  device_inputs_ = device_inputs_ || there;
-  if (there) {
-    if (given.device.device_id != device.device_id) {
-      return dycl::InputError("input '%s': the tensor is on GPU %d, the library runs on GPU %d",
-                              want.name, given.device.device_id, device.device_id);
-    }
-    if (!dycl::IsContiguous(given)) {
-      return dycl::InputError("input '%s': a tensor on the GPU must be contiguous", want.name);
-    }
-    bool aligned = (reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) == 0;
-    uint64_t there_are = dycl::TensorBytes(given);
-    if (bytes != 0 && aligned && there_are == bytes && !device_->Owns(data, bytes) &&
-        !IsTarget(data, bytes)) {
-      PlaceInput(desc.index, data);
-      return DYCL_OK;
-    }
-    if (!dycl::IsFront(given, DimsOf(desc))) {
-      return dycl::InputError(
-          "input '%s': a tensor on the GPU that is smaller than the largest must be so in its "
-          "first dimension; give it in CPU memory",
-          want.name);
-    }
-    PlaceInput(desc.index, place);
-    return device_->Copy(place, data, there_are) ? DYCL_OK : dycl::LastStatus();
-  }
-  const void* from = data;
-  if (!dycl::IsContiguous(given) || dycl::TensorBytes(given) != bytes) {
-    dycl::CopyToFront(given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging_[desc.index]);
-    from = staging_[desc.index];
-  }
-  PlaceInput(desc.index, place);
-  return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::LastStatus();
 }

@@ -52,6 +52,8 @@ struct DyclSession {
 
   [[nodiscard]] int32_t SetNumThreads(int32_t num_threads);
   [[nodiscard]] int32_t SetDeviceBranches(bool on);
+  // Has runs put their work on a stream of the caller's, or on the session's own.
+  [[nodiscard]] int32_t SetCudaStream(bool given, void* stream);
   // Results go to the tensors `outputs`; null ones, and others, stay in the session.
   [[nodiscard]] int32_t Run(const DyclValue* inputs, size_t num_inputs,
                             const DLTensor* const* outputs, size_t num_outputs,
@@ -104,6 +106,8 @@ struct DyclSession {
   [[nodiscard]] int32_t BindInput(uint32_t k, const DyclValue& value);
   // Whether an address is in the memory for inputs that are copied.
   bool IsStaged(const char* data) const;
+  bool IsStagedOnDevice(const char* data) const;
+  bool CopyToFrontThere(const DLTensor& from, const int64_t* dims, char* to);
   [[nodiscard]] int32_t BindSizes(const DyclValue* inputs);
   [[nodiscard]] int32_t BindTensor(uint32_t k, const DLTensor* given);
   [[nodiscard]] int32_t UploadTensor(const dycl::InputDesc& want, const DLTensor& given);
@@ -142,7 +146,8 @@ struct DyclSession {
   int64_t* view_strides_ = nullptr;
   int64_t* view_shapes_ = nullptr;  // of outputs that are the first elements of a tensor
   std::unique_ptr<dycl::DeviceSession> device_;
-  bool device_inputs_ = false;    // whether an input of this run lies on the device
+  bool callers_stream_ = false;   // whether runs go to a stream of the caller's
+  bool device_outputs_ = false;   // whether outputs of this run stay on the device
   char** output_data_ = nullptr;  // where the outputs of a run on a device lie
   char* arena_ = nullptr;         // of a program that runs on the CPU
   dycl::Target* targets_ = nullptr;

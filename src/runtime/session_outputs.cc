@@ -157,8 +157,8 @@ int32_t DyclSession::PlaceOutputs() {
   for (uint32_t k = 0; k < leaves; ++k) {
     if (frame_.outputs[k].kind != Kind::kTensor) continue;
     const DLTensor& tensor = frame_.tensors[frame_.outputs[k].tensor];
-    output_data_[k] = device_inputs_ ? static_cast<char*>(tensor.data) : host;
-    if (device_inputs_) continue;
+    output_data_[k] = device_outputs_ ? static_cast<char*>(tensor.data) : host;
+    if (device_outputs_) continue;
     uint64_t bytes = BytesOf(kProgram.tensors[frame_.outputs[k].tensor]);
     if (!device_->Download(host, tensor.data, bytes)) return dycl::LastStatus();
     host += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -181,7 +181,7 @@ int32_t DyclSession::GetOutput(size_t k, DyclValue* out) {
       view = frame_.tensors[output.tensor];
       if (device_ != nullptr) {
         view.data = output_data_[k];
-        if (!device_inputs_) view.device = DLDevice{kDLCPU, 0};
+        if (!device_outputs_) view.device = DLDevice{kDLCPU, 0};
       }
       view.strides = view_strides_ + k * frame_.max_rank;
       if (output.along != dycl::kNone) {

@@ -107,6 +107,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_session_destroy": (None, [c_void_p]),
     "dycl_session_set_num_threads": (c_int32, [c_void_p, c_int32]),
     "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),
+    "dycl_session_set_cuda_stream": (c_int32, [c_void_p, c_int32, c_void_p]),
     "dycl_run": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(c_int32)]),
     "dycl_run_with": (c_int32, [c_void_p, POINTER(Value), c_size_t, POINTER(RunOptions), POINTER(c_int32)]),
     "dycl_run_into": (

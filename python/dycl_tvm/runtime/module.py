@@ -24,6 +24,7 @@ from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
 from dycl_tvm.runtime.profile.ring import Ring
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.signals import signal_that_stops
+from dycl_tvm.runtime.streams import stream_handle
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Bound, Targets
 from dycl_tvm.runtime.tensors import copy_out, is_torch
@@ -408,6 +409,28 @@ class Module:
         with self._freeing:
             self._check(self._library.dycl_session_set_device_branches(self._session, int(on)))
         self._device_branches = on
+
+    def set_cuda_stream(self, stream: Any) -> None:
+        """Put the work of calls on a CUDA stream of the caller's: they wait for the GPU only where the host needs a value.
+
+        Outputs are then on the GPU and hold in the order of the stream; an array that they are copied to in CPU memory is waited for. PyTorch
+        makes tensors for them on its current stream, so call the module where ``stream`` is that one. What fails on the GPU after the last
+        wait is told by a later call.
+
+        Parameters
+        ----------
+        stream : object or None
+            A ``torch.cuda.Stream``, an object with ``__cuda_stream__`` (CUDA Python, CuPy), or a ``cudaStream_t`` as a number; 0 is the
+            default stream. It must live until another is set. None: calls go to a stream of the module's own, as at first.
+
+        Raises
+        ------
+        UsageError
+            If the network was built for CPUs.
+        """
+        handle = None if stream is None else stream_handle(stream)
+        with self._call():
+            self._check(self._library.dycl_session_set_cuda_stream(self._session, int(handle is not None), handle or None))
 
     def reset_state(self) -> None:
         """Put the state variables (what the model keeps between calls) back to their initial values."""

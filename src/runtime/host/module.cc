@@ -330,6 +330,17 @@ Status Session::SetDeviceBranches(bool on) {
                                                                             : LastError(api_);
 }
 
+Status Session::SetCudaStream(void* stream) {
+  if (!HAS(api_, session_set_cuda_stream)) return Missing("session_set_cuda_stream");
+  return api_->session_set_cuda_stream(session_, 1, stream) == DYCL_OK ? Status() : LastError(api_);
+}
+
+Status Session::SetOwnStream() {
+  if (!HAS(api_, session_set_cuda_stream)) return Missing("session_set_cuda_stream");
+  return api_->session_set_cuda_stream(session_, 0, nullptr) == DYCL_OK ? Status()
+                                                                        : LastError(api_);
+}
+
 Status Session::ResetState() {
   return api_->reset_state(session_) == DYCL_OK ? Status() : LastError(api_);
 }

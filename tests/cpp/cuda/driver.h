@@ -60,6 +60,15 @@ struct Graph {
   }
 };
 
+// The end of what was on a stream when it was recorded; null before.
+struct Moment {
+  struct Stream* stream;
+  bool done;
+};
+struct Event {
+  std::shared_ptr<Moment> moment;
+};
+
 struct Stream {
   std::vector<Work> queue;
   Graph* capture = nullptr;      // where work goes instead of the queue
@@ -70,7 +79,8 @@ struct Stream {
 extern Settings g_settings;
 extern std::recursive_mutex g_mutex;
 extern std::map<std::string, long> g_counts;
-extern thread_local int g_contexts;  // pushed by this thread
+extern std::map<std::pair<void*, std::string>, long> g_counts_on;  // of each stream
+extern thread_local int g_contexts;                                // pushed by this thread
 using Guard = std::lock_guard<std::recursive_mutex>;
 
 // Does the work of a stream.

@@ -45,6 +45,7 @@ std::map<uintptr_t, size_t> g_pinned;
 bool g_trapped = false;
 size_t g_used = 0;
 int g_sticky = kSuccess;
+int g_at_work = 0;  // a stream may wait for another one
 
 struct Module {
   std::string image;  // the text or the bytes: names of kernels stand in it
@@ -60,8 +61,12 @@ struct Function {
 // The host may not touch memory of the device; the device may as long as one of these lives.
 class DeviceAtWork {
  public:
-  DeviceAtWork() { Protect(PROT_READ | PROT_WRITE); }
-  ~DeviceAtWork() { Protect(PROT_NONE); }
+  DeviceAtWork() {
+    if (g_at_work++ == 0) Protect(PROT_READ | PROT_WRITE);
+  }
+  ~DeviceAtWork() {
+    if (--g_at_work == 0) Protect(PROT_NONE);
+  }
 
  private:
   static void Protect(int mode) {
@@ -82,6 +87,7 @@ bool Touches(unsigned long long address) { return Contains(g_device, address, 1)
 
 int Enqueue(Stream* stream, const char* what, Work work, bool with_host = false) {
   ++g_counts[what];
+  ++g_counts_on[{stream, what}];
   if (stream == nullptr || g_contexts == 0) return kInvalidContext;
   if (stream->capture == nullptr) {
     stream->queue.push_back(std::move(work));
@@ -151,6 +157,7 @@ namespace emulated {
 Settings g_settings = FromEnvironment();
 std::recursive_mutex g_mutex;
 std::map<std::string, long> g_counts;
+std::map<std::pair<void*, std::string>, long> g_counts_on;
 thread_local int g_contexts = 0;
 
 int Run(Stream* stream) {
@@ -178,6 +185,7 @@ API emulated_cuda_configure(int sm, int version, int reject_cubin, int fail_kern
       Settings{sm, version, reject_cubin != 0, fail_kernels != 0, devices, memory, kernels};
   g_sticky = kSuccess;
   g_counts.clear();
+  g_counts_on.clear();
   return kSuccess;
 }
 API emulated_cuda_kernels(const char* path) {
@@ -188,6 +196,11 @@ API emulated_cuda_kernels(const char* path) {
 API emulated_cuda_count(const char* what) {
   Guard lock(g_mutex);
   return static_cast<int>(g_counts[what]);
+}
+
+API emulated_cuda_count_on(void* stream, const char* what) {
+  Guard lock(g_mutex);
+  return static_cast<int>(g_counts_on[{stream, what}]);
 }
 
 // ---- what emulated libraries say to it ----------------------------------------------------------
@@ -392,6 +405,38 @@ API cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t 
   });
 }
 
+// CUDA_MEMCPY2D between places on the device.
+struct Place2D {
+  size_t x, y;
+  int type;
+  const void* host;
+  unsigned long long device;
+  void* array;
+  size_t pitch;
+};
+struct Copy2D {
+  Place2D from, to;
+  size_t width, height;
+};
+API cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
+  Guard lock(g_mutex);
+  const Copy2D copy = *given;
+  for (const Place2D& place : {copy.from, copy.to}) {
+    size_t bytes = (copy.height - 1) * place.pitch + copy.width;
+    if (place.type != 2 || place.x != 0 || place.y != 0 || place.pitch < copy.width ||
+        !OnDevice(place.device, bytes)) {
+      return kInvalidValue;
+    }
+  }
+  return Enqueue(static_cast<Stream*>(stream), "copies", [=] {
+    for (size_t row = 0; row < copy.height; ++row) {
+      memcpy(reinterpret_cast<void*>(copy.to.device + row * copy.to.pitch),
+             reinterpret_cast<const void*>(copy.from.device + row * copy.from.pitch), copy.width);
+    }
+    return kSuccess;
+  });
+}
+
 template <class T>
 static int Fill(unsigned long long to, T value, size_t count, void* stream) {
   Guard lock(g_mutex);
@@ -415,14 +460,45 @@ API cuStreamCreate(void** out, unsigned) {
   return kSuccess;
 }
 API cuStreamDestroy_v2(void* stream) {
+  Guard lock(g_mutex);
+  Run(static_cast<Stream*>(stream));
   delete static_cast<Stream*>(stream);
   return kSuccess;
 }
 API cuStreamSynchronize(void* stream) {
   Guard lock(g_mutex);
   ++g_counts["waits"];
+  ++g_counts_on[{stream, "waits"}];
   if (g_contexts == 0) return kInvalidContext;
   return Run(static_cast<Stream*>(stream));
+}
+API cuEventCreate(void** out, unsigned) {
+  *out = new Event;
+  return kSuccess;
+}
+API cuEventDestroy_v2(void* event) {
+  delete static_cast<Event*>(event);
+  return kSuccess;
+}
+// Waits for what was there when the event was recorded last.
+static int WaitFor(const std::shared_ptr<Moment>& moment) {
+  return moment == nullptr || moment->done ? int{kSuccess} : Run(moment->stream);
+}
+API cuEventRecord(void* event, void* stream) {
+  Guard lock(g_mutex);
+  auto moment = std::make_shared<Moment>(Moment{static_cast<Stream*>(stream), false});
+  static_cast<Event*>(event)->moment = moment;
+  return Enqueue(moment->stream, "events", [=] { return moment->done = true, int{kSuccess}; });
+}
+API cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  Guard lock(g_mutex);
+  auto moment = static_cast<Event*>(event)->moment;
+  return Enqueue(static_cast<Stream*>(stream), "event waits", [=] { return WaitFor(moment); });
+}
+API cuEventSynchronize(void* event) {
+  Guard lock(g_mutex);
+  ++g_counts["waits"];
+  return WaitFor(static_cast<Event*>(event)->moment);
 }
 API cuGetErrorName(int result, const char** name) {
   static const std::map<int, const char*> kNames = {{0, "CUDA_SUCCESS"},

@@ -157,6 +157,7 @@ API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
 API cuGraphLaunch(void* handle, void* stream) {
   Guard lock(g_mutex);
   ++g_counts["graph_launches"];
+  ++g_counts_on[{stream, "graph_launches"}];
   if (g_contexts == 0) return kInvalidContext;
   const Graph* graph = static_cast<const Graph*>(handle);
   auto& queue = static_cast<Stream*>(stream)->queue;

@@ -57,6 +57,10 @@ class Driver:
         """
         return int(self.library.emulated_cuda_count(what.encode()))
 
+    def count_on(self, stream: int, what: str) -> int:
+        """Return how often something was put on a stream."""
+        return int(self.library.emulated_cuda_count_on(ctypes.c_void_p(stream), what.encode()))
+
     def load(self, artifact: dycl_tvm.Artifact, folder: Path) -> dycl_tvm.Module:
         """Write an artefact and load it, on a GPU that has its kernels."""
         self.use_kernels(artifact)

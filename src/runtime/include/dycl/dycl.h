@@ -269,12 +269,27 @@ DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_
  * takes all). It may from the beginning; it does where the driver is of CUDA 12.8 or newer. */
 DYCL_API int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on);
 
+/** Has runs of a session of a model for a GPU put their work on a CUDA stream of the caller's: a
+ * cudaStream_t or CUstream of that GPU, NULL for the default stream. With 0 for `on` they go to the
+ * session's own stream, as at first. The stream must live until another is set or the session is
+ * destroyed.
+ *
+ * A run on it waits for the GPU only where the host needs a value (a branch, a size, a number that
+ * is returned), not at its end. Its outputs are on the GPU, wherever the inputs are, and
+ * dycl_output() gives views that hold in the order of the stream; so do tensors that
+ * dycl_run_into() and dycl_copy_output() write to on the GPU, while a copy to CPU memory is waited
+ * for. Inputs must stay as they are until the stream has come behind the run, those in pageable CPU
+ * memory until the call returns. What fails on the GPU after the last wait is told by a later call
+ * that waits. */
+DYCL_API int32_t dycl_session_set_cuda_stream(DyclSession* session, int32_t on, void* stream);
+
 /** Runs the network. On success `*site` is the return site, an index into "sites" of the metadata.
  * Tensors that are contiguous and 64-byte aligned are read in place, others are copied first.
  *
  * A model for a GPU takes tensors in CPU memory, which it copies to the GPU, and tensors on the GPU
  * (kDLCUDA), which it reads in place. Its outputs are on the GPU if one of its inputs is, otherwise
- * in CPU memory. It waits for the GPU before it returns. */
+ * in CPU memory. It waits for the GPU before it returns, but for runs on a stream of the caller's:
+ * dycl_session_set_cuda_stream(). */
 DYCL_API int32_t dycl_run(DyclSession* session, const DyclValue* inputs, size_t num_inputs,
                           int32_t* site);
 
@@ -461,6 +476,7 @@ typedef struct {
                        const DyclRunOptions*, DyclDone, void*);
   void (*set_log)(DyclLog, void*, int32_t);
   const char* (*user_metadata)(const char*);
+  int32_t (*session_set_cuda_stream)(DyclSession*, int32_t, void*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

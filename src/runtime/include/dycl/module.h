@@ -208,6 +208,14 @@ class Session {
   Status SetNumThreads(int32_t num_threads);
   /*! \brief Whether the GPU may take branches by itself, in a model for one. */
   Status SetDeviceBranches(bool on);
+  /*!
+   * \brief Has runs put their work on a CUDA stream of the caller's (nullptr: the default stream),
+   * as dycl_session_set_cuda_stream() does: they wait for the GPU only where the host needs a
+   * value.
+   */
+  Status SetCudaStream(void* stream);
+  /*! \brief Has runs go to the session's own stream, as at first, and wait for the GPU. */
+  Status SetOwnStream();
   /*! \brief Puts the state variables back to their initial values. */
   Status ResetState();
   /*! \brief The state variables, for SetState() of a session of the same model. */
