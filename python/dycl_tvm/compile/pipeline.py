@@ -13,9 +13,9 @@ import tvm_ffi
 from tvm import relax
 
 from dycl_tvm.backends.extents import Extent, Wanted
+from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
-from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.generic import schedule
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS

@@ -15,6 +15,7 @@ from dycl_tvm.runtime import capi, forks
 from dycl_tvm.runtime.asynchronous import RunFuture, Ticket
 from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
+from dycl_tvm.runtime.loaded import LoadedNetwork
 from dycl_tvm.runtime.log import Level, set_log
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.path import Path, path_of
@@ -33,7 +34,7 @@ _UNUSUAL = object()
 _ALWAYS = nullcontext()
 
 
-class Module:
+class Module(LoadedNetwork):
     """A network in one session. Made by :func:`dycl_tvm.load`.
 
     Calls from several threads take turns. For calls that run at the same time give each thread its own session
@@ -50,10 +51,8 @@ class Module:
     """
 
     def __init__(self, model: Model, num_threads: int | None = None) -> None:
-        self._model: Model | None = model  # None: closed
+        super().__init__(model)
         self._classes = model.classes
-        self._library = model.library
-        self.metadata = model.metadata
         self._session = ctypes.c_void_p()
         self._lock = threading.RLock()  # a signal handler may ask for the path in the middle of a call of its thread
         self._busy = False  # whether the thread that holds the lock is in a call
@@ -87,21 +86,6 @@ class Module:
             self._freeing = threading.RLock()
         else:
             self._freeing.release()
-
-    @property
-    def name(self) -> str:
-        """Name of the network."""
-        return str(self.metadata["name"])
-
-    @property
-    def certificate(self) -> dict[str, Any]:
-        """What the build has proved about itself; empty for a library of an earlier version."""
-        return dict(self.metadata.get("certificate", {}))
-
-    @property
-    def user_metadata(self) -> dict[str, str]:
-        """What ``build(user_metadata=...)`` was given."""
-        return dict(self.metadata.get("user_metadata", {}))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network.
@@ -390,11 +374,6 @@ class Module:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _live(self) -> Model:
-        if self._model is None:
-            raise UsageError(f"the module '{self.name}' is closed")
-        return self._model
-
     def set_num_threads(self, num_threads: int) -> None:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
         with self._freeing:
@@ -413,9 +392,9 @@ class Module:
     def set_cuda_stream(self, stream: Any) -> None:
         """Put the work of calls on a CUDA stream of the caller's: they wait for the GPU only where the host needs a value.
 
-        Outputs are then on the GPU and hold in the order of the stream; an array that they are copied to in CPU memory is waited for. PyTorch
-        makes tensors for them on its current stream, so call the module where ``stream`` is that one. What fails on the GPU after the last
-        wait is told by a later call.
+        Outputs are then on the GPU and hold in the order of the stream; an array that they are copied to in CPU memory is waited for.
+        PyTorch makes tensors for them on its current stream, so call the module where ``stream`` is that one. What fails on the GPU after
+        the last wait is told by a later call.
 
         Parameters
         ----------
@@ -531,35 +510,6 @@ class Module:
                 found[call["sub_dnn"]] = found.get(call["sub_dnn"], 0) + n
         return found
 
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of the memory plan of one session."""
-        return int(self._info().arena_bytes)
-
-    @property
-    def session_bytes(self) -> int:
-        """Bytes of all memory of one session."""
-        return int(self._info().session_bytes)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return int(self._info().weight_bytes)
-
-    @property
-    def params_fd(self) -> int:
-        """The descriptor of the sealed memory that holds the params (``load(..., mmap="sealed")``), -1 where they lie elsewhere.
-
-        It is closed with the weights. A process that inherits it, or gets it through a socket, loads it as its ``params``, shares the
-        memory, and need not trust anybody to leave it as it is.
-        """
-        return int(self._library.dycl_params_fd(self._live().handle))
-
-    def _info(self) -> capi.ModelInfo:
-        info, model = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo)), self._live()
-        self._check(self._library.dycl_model_info(model.handle, ctypes.byref(info)))
-        return info
-
     def _counts(self, function: Any, size: int) -> list[int]:
         counts = (ctypes.c_uint64 * max(size, 1))()
         with self._lock:
@@ -608,11 +558,6 @@ class Module:
 
     def _copy_output(self, k: int, to: capi.DLTensor) -> None:
         self._check(self._library.dycl_copy_output(self._session, k, ctypes.byref(to)))
-
-    def _check(self, status: int) -> None:
-        if status == capi.ERROR_USAGE:
-            self._live()
-        capi.check(self._library, status)
 
     def __repr__(self) -> str:
         return f"<Module {self.name} for {self.metadata['target']['triple']}>"

@@ -26,4 +26,5 @@ def stream_handle(stream: Any) -> int:
         # a method in CUDA Python, an attribute in earlier drafts of the protocol: (version, handle)
         _, handle = protocol() if callable(protocol) else protocol
         return int(handle)
-    raise UsageError(f"expected a CUDA stream (torch.cuda.Stream, an object with __cuda_stream__, or a number), got a {type(stream).__name__}")
+    known = "a torch.cuda.Stream, an object with __cuda_stream__, or a number"
+    raise UsageError(f"expected a CUDA stream ({known}), got a {type(stream).__name__}")

@@ -4,6 +4,7 @@
 #define DYCL_TESTS_CUDA_DRIVER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -70,7 +71,7 @@ struct Event {
 };
 
 struct Stream {
-  std::vector<Work> queue;
+  std::deque<Work> queue;
   Graph* capture = nullptr;      // where work goes instead of the queue
   std::unique_ptr<Graph> owned;  // of a capture that began without a graph
   size_t last = 0;               // the node that the next one waits for
@@ -83,8 +84,8 @@ extern std::map<std::pair<void*, std::string>, long> g_counts_on;  // of each st
 extern thread_local int g_contexts;                                // pushed by this thread
 using Guard = std::lock_guard<std::recursive_mutex>;
 
-// Does the work of a stream.
-int Run(Stream* stream);
+// Does the work of a stream; what comes after a moment is left.
+int Run(Stream* stream, const Moment* until = nullptr);
 
 // What device code calls.
 void SetConditional(uint64_t handle, uint32_t value);

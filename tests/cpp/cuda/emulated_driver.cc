@@ -160,12 +160,12 @@ std::map<std::string, long> g_counts;
 std::map<std::pair<void*, std::string>, long> g_counts_on;
 thread_local int g_contexts = 0;
 
-int Run(Stream* stream) {
-  std::vector<Work> queue;
-  queue.swap(stream->queue);
-  if (queue.empty()) return g_sticky;
+int Run(Stream* stream, const Moment* until) {
+  if (stream->queue.empty()) return g_sticky;
   DeviceAtWork working;
-  for (Work& work : queue) {
+  while (!stream->queue.empty() && (until == nullptr || !until->done)) {
+    Work work = std::move(stream->queue.front());
+    stream->queue.pop_front();
     if (g_sticky == kSuccess) g_sticky = work();
   }
   return g_sticky;
@@ -482,7 +482,7 @@ API cuEventDestroy_v2(void* event) {
 }
 // Waits for what was there when the event was recorded last.
 static int WaitFor(const std::shared_ptr<Moment>& moment) {
-  return moment == nullptr || moment->done ? int{kSuccess} : Run(moment->stream);
+  return moment == nullptr || moment->done ? int{kSuccess} : Run(moment->stream, moment.get());
 }
 API cuEventRecord(void* event, void* stream) {
   Guard lock(g_mutex);

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dycl_tvm
 from dycl_tvm.codegen.cuda import draws, half
 from dycl_tvm.codegen.cuda.source import kernels_of, uses_half
+from dycl_tvm.runtime import capi
 
 DRIVER_UNITS = ("blocks.cc", "emulated_driver.cc", "graphs.cc", "ptx.cc")
 SOURCES = Path(__file__).resolve().parents[2] / "cpp" / "cuda"
@@ -87,6 +90,45 @@ class Driver:
             # contraction as on a GPU is not wanted here: the tests compare with a tolerance
             compile_cpp([unit], out, "-O1", "-w", f"-I{SOURCES}", str(self.path))
         return out
+
+
+class OnDevice:
+    """A tensor in memory of the emulated GPU."""
+
+    def __init__(self, gpu: Driver, array: np.ndarray) -> None:
+        self.gpu, self.array = gpu, array
+        self.address, self.stream = ctypes.c_ulonglong(), ctypes.c_void_p()
+        gpu.library.cuDevicePrimaryCtxRetain(ctypes.byref(context := ctypes.c_void_p()), 0)
+        gpu.library.cuCtxPushCurrent_v2(context)
+        gpu.library.cuStreamCreate(ctypes.byref(self.stream), 0)
+        assert gpu.library.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(array.nbytes)) == 0
+        assert (
+            gpu.library.cuMemcpyHtoDAsync_v2(
+                self.address, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes), self.stream
+            )
+            == 0
+        )
+        gpu.library.cuStreamSynchronize(self.stream)
+
+    def read(self) -> np.ndarray:
+        """Return what lies there now; the stream of the tensor is waited for, and no other."""
+        found = np.zeros_like(self.array)
+        self.gpu.library.cuMemcpyDtoHAsync_v2(
+            found.ctypes.data_as(ctypes.c_void_p), self.address, ctypes.c_size_t(found.nbytes), self.stream
+        )
+        self.gpu.library.cuStreamSynchronize(self.stream)
+        return found
+
+    def described(self) -> capi.DLTensor:
+        """Return the tensor as C takes it."""
+        shape = self.array.shape
+        code, bits = capi.DL_DTYPES[self.array.dtype.name]
+        return capi.DLTensor(self.address.value, capi.DL_CUDA, 0, len(shape), code, bits, 1, (ctypes.c_int64 * len(shape))(*shape), None, 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        data = (self.address.value, False)
+        return {"shape": self.array.shape, "typestr": self.array.dtype.str, "data": data, "strides": None, "version": 3}
 
 
 def compile_driver(folder: Path, *flags: str) -> Path:

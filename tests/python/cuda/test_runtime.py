@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import tvm
-from emulation import Driver, compile_driver
+from emulation import Driver, OnDevice, compile_driver
 from models import EarlyExit, Loop, example
 
 import dycl_tvm
@@ -109,30 +109,6 @@ def test_strided_inputs_are_copied(net: Module, model: EarlyExit) -> None:
     wide = torch.stack([x, -x], dim=-1)[..., 0]
     assert not wide.is_contiguous()
     torch.testing.assert_close(net(wide, GO_ON)[0], net(x, GO_ON)[0])
-
-
-class OnDevice:
-    """A tensor in memory of the emulated GPU."""
-
-    def __init__(self, gpu: Driver, array: np.ndarray) -> None:
-        self.gpu, self.array = gpu, array
-        self.address, self.stream = ctypes.c_ulonglong(), ctypes.c_void_p()
-        gpu.library.cuDevicePrimaryCtxRetain(ctypes.byref(context := ctypes.c_void_p()), 0)
-        gpu.library.cuCtxPushCurrent_v2(context)
-        gpu.library.cuStreamCreate(ctypes.byref(self.stream), 0)
-        assert gpu.library.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(array.nbytes)) == 0
-        assert (
-            gpu.library.cuMemcpyHtoDAsync_v2(
-                self.address, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes), self.stream
-            )
-            == 0
-        )
-        gpu.library.cuStreamSynchronize(self.stream)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, object]:
-        data = (self.address.value, False)
-        return {"shape": self.array.shape, "typestr": self.array.dtype.str, "data": data, "strides": None, "version": 3}
 
 
 def test_device_tensors_are_read_in_place_and_give_device_tensors(net: Module, gpu: Driver) -> None:

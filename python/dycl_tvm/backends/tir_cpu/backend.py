@@ -8,13 +8,13 @@ from typing import Any
 
 import tvm
 
+from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.network_kernels import Blocks, Chosen, Network
 from dycl_tvm.backends.registry import Backend
 from dycl_tvm.backends.tir_cpu import attention, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
-from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels

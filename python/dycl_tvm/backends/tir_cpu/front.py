@@ -126,4 +126,3 @@ class _Skips:
         owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
-
