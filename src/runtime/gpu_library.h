@@ -114,8 +114,10 @@ int32_t GetHandle(const LibraryCall& call, const LibraryHandle<Library>** out) {
   }
   auto* handle = static_cast<LibraryHandle<Library>*>(state.data);
   if (handle->stream != call.stream) {
-    Status status = handle->library->SetStream(handle->handle, call.stream);
-    if (int32_t failed = CheckLibrary<Library>(status, "SetStream")) return failed;
+    if (int32_t status = CheckLibrary<Library>(
+            handle->library->SetStream(handle->handle, call.stream), "SetStream")) {
+      return status;
+    }
     handle->stream = call.stream;
   }
   *out = handle;

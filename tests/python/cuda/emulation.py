@@ -131,6 +131,29 @@ class OnDevice:
         return {"shape": self.array.shape, "typestr": self.array.dtype.str, "data": data, "strides": None, "version": 3}
 
 
+class Stream:
+    """A stream of the caller's, as frameworks hand it out."""
+
+    def __init__(self, gpu: Driver) -> None:
+        handle = ctypes.c_void_p()
+        gpu.library.cuStreamCreate(ctypes.byref(handle), 0)
+        assert handle.value is not None
+        self.gpu, self.cuda_stream = gpu, handle.value
+
+    def count(self, what: str) -> int:
+        return self.gpu.count_on(self.cuda_stream, what)
+
+    def wait(self) -> None:
+        self.gpu.library.cuCtxPushCurrent_v2(_context(self.gpu))
+        self.gpu.library.cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream))
+
+
+def _context(gpu: Driver) -> ctypes.c_void_p:
+    context = ctypes.c_void_p()
+    gpu.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    return context
+
+
 def compile_driver(folder: Path, *flags: str) -> Path:
     """Compile the emulated driver."""
     path = folder / "libcuda.so.1"

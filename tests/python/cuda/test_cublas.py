@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from emulation import Driver, errors_without_libraries, load_stub
+from emulation import Driver, Stream, errors_without_libraries, load_stub
 from models import EarlyExit, example
 from torch import Tensor, nn
 
@@ -73,6 +73,17 @@ def test_products_are_those_of_eager(half: bool, cublas: Driver, stub: ctypes.CD
     assert stub.emulated_cublas_handles() == 1
     del module
     assert stub.emulated_cublas_handles() == 0
+
+
+def test_calls_go_to_a_stream_of_the_caller(cublas: Driver, tmp_path: Path) -> None:
+    model, x = nn.Linear(7, 5).eval(), torch.randn(3, 7)
+    module, stream = cublas.load(build(model, (x,)), tmp_path), Stream(cublas)
+    for given, calls in ((None, 0), (stream, 1), (stream, 2), (None, 2), (stream, 3)):
+        module.set_cuda_stream(given)
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(module(x.numpy())), model(x))
+        assert stream.count("library calls") == calls
+    assert cublas.count("library calls") == 5
 
 
 def test_networks_with_branches(cublas: Driver, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -135,6 +136,34 @@ def test_graphs_follow_the_sizes(gpu: Driver, tmp_path: Path) -> None:
             torch.testing.assert_close(module(x), model(x))
         assert gpu.count("blocks") - before == blocks_of(artifact, n)
     assert gpu.count("graph_launches") > 6
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.product = nn.Conv2d(16, 32, 3, padding=1), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.product(torch.relu(self.conv(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("accuracy", "rule"), [("default", "convolution"), ("fp16", "tensor_cores")])
+def test_convolutions_of_a_batch(accuracy: Literal["default", "fp16"], rule: str, gpu: Driver, tmp_path: Path) -> None:
+    """On tensor cores blocks are tiles of pixels of several images, else each is of one image."""
+    model = Images().eval()
+    sizes = {"x": {0: dycl_tvm.Dim("N", max=24)}}
+    artifact = dycl_tvm.build(
+        model, (torch.zeros(2, 16, 6, 6),), target="cuda -arch=sm_72", host="llvm", accuracy=accuracy, dynamic_shapes=sizes
+    )
+    assert artifact._lowered.stats.families[rule] >= 1
+    module = gpu.load(artifact, tmp_path)
+    for n in (1, 5, 24, 2):
+        session, x, before = module.new_session(), random(n, 16, 6, 6), gpu.count("blocks")
+        with torch.no_grad():
+            torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5 if accuracy == "default" else 5e-3)
+        assert gpu.count("blocks") - before == blocks_of(artifact, n)
+    assert blocks_of(artifact, 1) * 4 < blocks_of(artifact, 24)
 
 
 def test_branches_that_the_gpu_takes_have_grids_of_the_sizes(gpu: Driver, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from emulation import Driver, OnDevice
+from emulation import Driver, OnDevice, Stream
 from models import EarlyExit, Loop, example
 from torch import nn
 
@@ -40,29 +40,6 @@ class Straight(nn.Module):
         y = torch.softmax(self.last(torch.softmax(self.first(x), -1)), -1)
         self.total = self.total + y
         return self.total * 2
-
-
-class Stream:
-    """A stream of the caller's, as frameworks hand it out."""
-
-    def __init__(self, gpu: Driver) -> None:
-        handle = ctypes.c_void_p()
-        gpu.library.cuStreamCreate(ctypes.byref(handle), 0)
-        assert handle.value is not None
-        self.gpu, self.cuda_stream = gpu, handle.value
-
-    def count(self, what: str) -> int:
-        return self.gpu.count_on(self.cuda_stream, what)
-
-    def wait(self) -> None:
-        self.gpu.library.cuCtxPushCurrent_v2(_context(self.gpu))
-        self.gpu.library.cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream))
-
-
-def _context(gpu: Driver) -> ctypes.c_void_p:
-    context = ctypes.c_void_p()
-    gpu.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-    return context
 
 
 @pytest.fixture(scope="module")

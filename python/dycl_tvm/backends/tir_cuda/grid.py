@@ -89,7 +89,8 @@ def _written(fn: Any, launch: Any, stores: Stores) -> list[tuple[Any, Wanted]]:
     handed = [c for s in found(launch, tirx.Evaluate) for c in found(s, tvm.ir.Call) if getattr(c.op, "name", "") in _RAW]
     inputs = list(fn.params[:-1])
     for call in handed:
-        owner = stores.owner(_handed_buffer(call))
+        buffer = _handed_buffer(call)
+        owner = None if buffer is None else stores.owner(buffer)
         if owner is None or (_is_global(owner) and not any(owner.same_as(p) for p in inputs)):
             return []
     written = []
