@@ -194,10 +194,14 @@ def test_tensors_on_the_device_are_smaller_in_any_dimension(gpu: Driver, tmp_pat
     model = TwoLengths()
     example = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, 3)
     module = gpu.load(build(model, example, {"ids": {0: batch, 1: length}, "x": {0: batch, 1: length}}), tmp_path)
-    for b, t in ((2, 3), (4, 6), (1, 6), (4, 1), (3, 5), (1, 1)):
+    zeros: list[int] = []
+    for b, t in ((4, 6), (2, 3), (1, 6), (4, 1), (3, 5), (1, 1), (4, 6)):
         x, ids = random(b, t, 3), torch.arange(b * t).reshape(b, t) % 5
+        fills = gpu.count("fills")
         for found, want in zip(module(OnDevice(gpu, ids.numpy()), OnDevice(gpu, x.numpy())), model(ids, x)):
             np.testing.assert_allclose(np.asarray(found), want.numpy(), rtol=1e-5, atol=1e-6)
+        zeros.append(gpu.count("fills") - fills)
+    assert zeros == [zeros[0], *[zeros[0] + 2] * 5, zeros[0]]  # those of the largest size are read where they are
 
 
 def test_rows_of_four_dimensions_go_to_their_places(gpu: Driver, tmp_path: Path) -> None:
