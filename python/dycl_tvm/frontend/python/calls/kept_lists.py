@@ -58,7 +58,19 @@ class Items:
         found = [vars(self)[name] for name in self.columns]
         if self.differs is not None and any(isinstance(rows, Poison) for rows in found):
             self.differs()
-        return [settled(rows) for rows in found]
+        made = [settled(rows) for rows in found]
+        for rows in made:
+            if isinstance(rows, Grown):
+                rows.contiguous_ = True  # so was each item, whatever joined the rows
+        return made
+
+
+def _not_in_a_list() -> Exception:
+    try:
+        [].index(0)  # type: ignore[var-annotated]
+    except ValueError as error:
+        return error.with_traceback(None)
+    raise AssertionError("an empty list has no items")
 
 
 class _OneOfThem:
@@ -71,7 +83,7 @@ class _OneOfThem:
         raise UnsupportedError(reason, current().origin(), "append a copy: self.kept.append(x.clone())")
 
 
-class _Method(OwnValue):
+class KeptMethod(OwnValue):
     """A method of such a list; it does not lead to it."""
 
     __slots__ = ("_do",)
@@ -79,9 +91,9 @@ class _Method(OwnValue):
     def __init__(self, do: Callable[..., Any]) -> None:
         self._do = do
 
-    def __call__(self, *given: Any) -> Any:
-        """Do it; what is given by name is another use."""
-        return self._do(*given)
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Do it; what is given by name, and is no argument of it, is another use."""
+        return self._do(*given, **named)
 
 
 class KeptList(Sealed, ByIndex):
@@ -102,6 +114,8 @@ class KeptList(Sealed, ByIndex):
             "__delitem__",
             "count",
             "index",
+            "reverse",
+            "sort",
             "copy",
         ]
     )
@@ -109,7 +123,7 @@ class KeptList(Sealed, ByIndex):
     @staticmethod
     def shown(method: Any) -> Any:
         """Return a method that does not lead to the list."""
-        return _Method(method)
+        return KeptMethod(method)
 
     def append(self, item: Any) -> None:
         """Add a tensor behind the last."""
@@ -180,7 +194,7 @@ class KeptList(Sealed, ByIndex):
     def __getitem__(self, index: Any) -> Any:
         rows = items_of(self).rows
         if isinstance(index, slice):
-            if index.step not in (None, 1, -1) or items_of(self).is_deque:
+            if type(index.step) not in (int, type(None)) or index.step in (0, *range(-2, -64, -1)) or items_of(self).is_deque:
                 used_otherwise(self)
             if index.step == -1 and (index.start is not None or index.stop is not None):
                 used_otherwise(self)
@@ -220,7 +234,24 @@ class KeptList(Sealed, ByIndex):
 
     def index(self, item: Any, *between: Any) -> Any:
         """Return where the first item is that is equal to one."""
-        return as_it_was(self).index(item, *between)
+        equal = None if between else _equal_to(self, item)
+        if equal is None:
+            return as_it_was(self).index(item, *between)
+        require(told(equal.any()), _not_in_a_list())
+        return told(torch.where(equal, torch.arange(length_of(self)), 2**62).amin(0))
+
+    def reverse(self) -> None:
+        """Turn the order of the items around."""
+        if items_of(self).is_deque:
+            used_otherwise(self)
+        _put(self, [rows.flip(0) for rows in items_of(self).rows], newest_last=True)
+
+    def sort(self, **given: Any) -> None:
+        """Put the items in order."""
+        made = program().operators.call(sorted, self, **given)
+        if not issubclass(type(made), KeptList):
+            used_otherwise(self)
+        _put(self, items_of(made).rows, newest_last=True)
 
     def in_turn(self) -> InTurn:
         """Return what a loop goes over; as long as it does the list stays as it is."""
