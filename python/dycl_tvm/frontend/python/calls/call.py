@@ -25,7 +25,7 @@ from dycl_tvm.frontend.python.calls.comprehensions import has_items_of_the_run, 
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.list_uses import call_with_list, only_keeps
 from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
@@ -531,6 +531,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
             session.heap.changing(a)
+    if type(callee) is KeptMethod:
+        return callee(*args, **kwargs)
     of_torch = module.startswith("torch") or (type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS)
     python = not module.startswith("torch.nn.modules.") and (isinstance(callee, types.FunctionType) or not (pure or of_torch))
     session.native_depth += python

@@ -32,6 +32,7 @@ from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -65,11 +66,14 @@ class Items:
         return made
 
 
-def _not_in_a_list() -> Exception:
+def _not_in_a_list(item: Any) -> str:
+    """Return what Python says of an item that is in no list; of a number that only the run knows it says nothing here."""
+    if scalars.is_symbolic(item):
+        return "the item is not in the list"
     try:
-        [].index(0)  # type: ignore[var-annotated]
+        [].index(item)
     except ValueError as error:
-        return error.with_traceback(None)
+        return str(error)
     raise AssertionError("an empty list has no items")
 
 
@@ -235,9 +239,9 @@ class KeptList(Sealed, ByIndex):
     def index(self, item: Any, *between: Any) -> Any:
         """Return where the first item is that is equal to one."""
         equal = None if between else _equal_to(self, item)
-        if equal is None:
+        if equal is None or (scalars.is_symbolic(item) and current().may_be_caught(ValueError)):
             return as_it_was(self).index(item, *between)
-        require(told(equal.any()), _not_in_a_list())
+        require(told(equal.any()), ValueError(_not_in_a_list(item)))
         return told(torch.where(equal, torch.arange(length_of(self)), 2**62).amin(0))
 
     def reverse(self) -> None:
@@ -316,10 +320,17 @@ def _place_in(x: Any, index: Any, outside: str) -> Any:
 
 
 def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
-    """Return which items are equal to a number; None where they are gone over one by one. (A float may be NaN, which an item can be.)"""
+    """Return which items are equal to a number; None where they are gone over one by one.
+
+    A NaN is equal to none, but may be one of the items: a call that looks for one ends with an error.
+    """
     form = items_of(x).form
-    row = form.row(item) if isinstance(form, Leaf) and form.kind in ("int", "bool") else None
-    return None if row is None else items_of(x).rows[0] == row[0]
+    row = form.row(item) if isinstance(form, Leaf) and form.kind else None
+    if row is None:
+        return None
+    if form.kind == "float":
+        limit(scalars.operand_of(item == item), "a NaN is looked for in a list, in which it may be itself,")
+    return items_of(x).rows[0] == row[0]
 
 
 def contained(x: Any, item: Any) -> Any:
