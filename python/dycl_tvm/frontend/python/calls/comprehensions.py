@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.iterators import Filter, OwnIterator, own
+from dycl_tvm.frontend.python.calls.kept_lists import KeptMethod
 from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.flow.for_loops import For, is_rolled
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn, in_turn
@@ -102,16 +103,17 @@ def _itself(x: Any) -> Any:
 
 
 #: What takes all items before it does anything that the program sees.
-_TAKES_ALL = frozenset([list, tuple, sorted, sum, set, frozenset, "extend", "join", "__iadd__"])
-_LIMITS = frozenset([max, min])
+_TAKE_ALL = (list, tuple, sorted, sum, set, frozenset)
+_METHODS_THAT_TAKE_ALL = ("extend", "join", "__iadd__")
 
 
 def taken(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a call with a list in the place of the items that the callee takes all."""
-    name = callee if type(callee) is type or callee in (sorted, sum, max, min) else getattr(callee, "__name__", None)
-    if name not in _TAKES_ALL and not (name in _LIMITS and len(args) == 1 and "key" not in kwargs):
-        return args
-    return (listed(args[0]), *args[1:])
+    """Return the arguments of a call with a list in the place of the items, if the callee takes all of them."""
+    takes_all = type(callee) is KeptMethod or any(callee is x for x in _TAKE_ALL)
+    if type(callee) is types.BuiltinFunctionType and not takes_all:
+        is_limit = (callee is max or callee is min) and len(args) == 1 and kwargs.get("key") is None
+        takes_all = is_limit or callee.__name__ in _METHODS_THAT_TAKE_ALL
+    return (listed(args[0]), *args[1:]) if takes_all else args
 
 
 def has_items_of_the_run(x: Any) -> bool:
@@ -156,11 +158,9 @@ def _collected(made: Any, items: Any, each: Each) -> Any:
 def _users_frame() -> FrameType:
     """Return the frame of the program's code that calls what staging stands for."""
     frame = sys._getframe(1)
-    while "dycl_tvm" in frame.f_globals.get("__name__", "") and frame.f_back is not None:
+    while frame.f_globals.get("__name__", "").startswith("dycl_tvm.frontend.") and frame.f_back is not None:
         frame = frame.f_back
     return frame
-
-
 
 
 def quantified_items(x: Any, every: bool) -> Any:

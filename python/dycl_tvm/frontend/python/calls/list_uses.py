@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.python.calls.comprehensions import listed
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
+from dycl_tvm.frontend.python.calls.iterators import Map, own
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod, as_it_was, items_of, length_of, used_otherwise
 from dycl_tvm.frontend.python.calls.kept_rows import Leaf, told
 from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.python.source import plain_lists
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
@@ -80,7 +83,7 @@ def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[st
 
 def _keys_of(x: Any, key: Any) -> Any:
     """Return the list of what a function gives for each item; None if it is no list of numbers."""
-    keys = program().run_function(plain_lists.keys_of, (x, key), {})
+    keys = listed(Map(function=key, sources=(own(x),)))
     return keys if issubclass(type(keys), KeptList) else None
 
 
@@ -153,6 +156,8 @@ def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Call native code with such lists: what stacks, joins or takes all of the items takes the rows, all else gets the items."""
     if type(callee) is KeptMethod:
         return callee(*args, **kwargs)  # of such a list too
+    if type(callee) is types.BuiltinFunctionType and callee.__name__ == "extend" and issubclass(type(args[0]), KeptList):
+        current().get(GrowingLists).extended(callee.__self__, args[0])
     if args and callee in (torch.tensor, torch.as_tensor) and issubclass(type(args[0]), KeptList):
         made = _as_tensor(args[0], *args[1:], **kwargs)
         if made is not None:

@@ -77,7 +77,9 @@ class ComprehensionRewriter(StoreRewriter):
         else:
             inner = placed(ast.Call(ast.Name(put, ast.Load()), [self.visit(copy.deepcopy(element))], []), element)
         for test in reversed(first.ifs):
-            inner = operator_call("ifexp", test, self._condition(copy.deepcopy(test)), thunk(inner), thunk(placed(ast.Constant(False), test)))
+            inner = operator_call(
+                "ifexp", test, self._condition(copy.deepcopy(test)), thunk(inner), thunk(placed(ast.Constant(False), test))
+            )
         one = ast.comprehension(copy.deepcopy(first.target), ast.Tuple([ast.Name(item, ast.Load())], ast.Load()), [], 0)
         bound = placed(ast.Subscript(ast.ListComp(inner, [one]), ast.Constant(0), ast.Load()), where)
         return _function([*outer, item], bound, where)

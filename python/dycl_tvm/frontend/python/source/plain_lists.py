@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -16,12 +16,7 @@ def total(items: Iterable[Any], start: Any) -> Any:
 
 def any_of(items: Iterable[Any]) -> bool:
     """Stand for ``any``."""
-    for x in items:  # noqa: SIM110  (a loop that is rolled)
+    for x in items:
         if x:
             return True
     return False
-
-
-def keys_of(items: Iterable[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Return what a function gives for each item."""
-    return [key(x) for x in items]
