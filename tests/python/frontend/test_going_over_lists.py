@@ -62,8 +62,7 @@ def of_ranges_and_fields(x):
 def generators(x):
     found = ints(x)
     total, many = sum(i for i in found if i > 0), len(tuple(o.mean() for o in tensors(x)))
-    largest = max((s for _, s, _ in scored(x)), default=None)
-    return total, many, largest, list(map(lambda i: i + 1, found)), list(filter(lambda i: i > 1, found))
+    return total, many, max((i - 1 for i in found), default=0), list(map(lambda i: i + 1, found)), list(filter(lambda i: i > 1, found))
 
 
 def quantifiers(x):

@@ -60,45 +60,11 @@ from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
-    {
-        len,
-        sum,
-        zip,
-        enumerate,
-        isinstance,
-        issubclass,
-        min,
-        max,
-        sorted,
-        any,
-        all,
-        tuple,
-        list,
-        dict,
-        set,
-        frozenset,
-        str,
-        repr,
-        iter,
-        id,
-        hash,
-        type,
-        reversed,
-        map,
-        filter,
-        int,
-        float,
-        bool,
-        abs,
-        round,
-        range,
-        getattr,
-        hasattr,
-        callable,
-        print,
-        format,
-        divmod,
-    }
+    [
+        *(len, sum, zip, enumerate, isinstance, issubclass, min, max, sorted, any, all, tuple, list),
+        *(dict, set, frozenset, str, repr, iter, id, hash, type, reversed, map, filter, int),
+        *(float, bool, abs, round, range, getattr, hasattr, callable, print, format, divmod),
+    ]
 )
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
 _PURE_KINDS = frozenset(map(type, _PURE))

@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
@@ -177,5 +177,5 @@ def quantified_items(x: Any, every: bool) -> Any:
     each = x.each
     asking = RunTimeGenerator(source=x.source, each=lambda _, item: each(asked, item), every=True, flat=True, used=x.used)
     x.put("used", True)
-    found = program().run_function(plain_lists.any_of, (asking,), {})
+    found = program().run_function(cast(Any, plain_lists.any_of), (asking,), {})
     return program().operators.not_(found) if every else found
