@@ -88,7 +88,7 @@ def read_late(x):
         total = total + v
         if total > 6:
             break
-    return sum(made), total
+    return sum(made), total, list(made), any(made)
 
 
 class Counting(nn.Module):
@@ -173,11 +173,18 @@ def test_a_nan_ends_the_call() -> None:
     assert 0 < ended < len(INPUTS)
 
 
-def test_items_of_a_generator_one_by_one_are_refused() -> None:
-    def model(x):
-        return next(o * 2 for o in tensors(x) if o.sum() > 1)
+def one_by_one(x):
+    return next(o * 2 for o in tensors(x) if o.sum() > 1)
 
-    with pytest.raises(UnsupportedError, match="how many there are the run says"):
+
+def what_a_search_left(x):
+    made = (i > 1 for i in ints(x))
+    return any(made), list(made)
+
+
+@pytest.mark.parametrize("model", [one_by_one, what_a_search_left], ids=lambda m: m.__name__)
+def test_where_a_generator_stands_is_not_known(model: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError):
         stage(model, INPUTS[0], max_length=20)
 
 

@@ -98,6 +98,13 @@ class RunTimeGenerator(OwnIterator):
         )
 
 
+def _was_used(x: RunTimeGenerator) -> bool:
+    """Whether a generator is at its end."""
+    if isinstance(x.used, Poison):
+        use(x.used)
+    return bool(x.used)
+
+
 def _itself(x: Any) -> Any:
     return x
 
@@ -127,8 +134,8 @@ def listed(x: Any) -> Any:
     """Return a list of what an iterator gives."""
     made, items, each = current().get(GrowingLists).made([], _users_frame()), x, _put
     if issubclass(type(x), RunTimeGenerator):
-        if isinstance(x.used, Poison):
-            use(x.used)
+        if _was_used(x):
+            return made
         x.put("used", True)
         items, each = x.source, x.each
     elif type(x) is Filter:
@@ -169,13 +176,16 @@ def quantified_items(x: Any, every: bool) -> Any:
         return None
     if not x.flat:
         next(x)
+    if _was_used(x):
+        return every
 
     def asked(item: Any) -> Any:
         found = scalars.wrap(truth(item))
         return program().operators.not_(found) if every else found
 
     each = x.each
-    asking = RunTimeGenerator(source=x.source, each=lambda _, item: each(asked, item), every=True, flat=True, used=x.used)
-    x.put("used", True)
+    asking = RunTimeGenerator(source=x.source, each=lambda _, item: each(asked, item), every=True, flat=True, used=False)
+    with x.gone_over():  # nobody knows which items are left
+        pass
     found = program().run_function(cast(Any, plain_lists.any_of), (asking,), {})
     return program().operators.not_(found) if every else found
