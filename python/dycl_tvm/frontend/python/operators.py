@@ -18,6 +18,7 @@ from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.python.attributes import delattr, setattr
 from dycl_tvm.frontend.python.calls.builtins import class_of
 from dycl_tvm.frontend.python.calls.call import call, tail_call
+from dycl_tvm.frontend.python.calls.comprehensions import each_of, generator_of, list_of
 from dycl_tvm.frontend.python.calls.contexts import With as with_
 from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
@@ -70,15 +71,18 @@ __all__ = [
     "compare",
     "delattr",
     "delitem",
+    "each_of",
     "finally_",
     "for_",
     "frame",
+    "generator_of",
     "getitem",
     "guard",
     "if_",
     "ifexp",
     "importing",
     "joined",
+    "list_of",
     "match_false",
     "match_none",
     "match_subject",

@@ -21,6 +21,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
+from dycl_tvm.frontend.python.calls.comprehensions import quantified_items
 from dycl_tvm.frontend.python.calls.frames import TABLE as FRAMES
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
@@ -224,8 +225,9 @@ def _mixed(values: list[Any]) -> scalars.Mixed | None:
 
 def _quantifier(kind: str) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if (found := quantified(args[0], every=kind == "and")) is not None:
-            return found
+        for found in (quantified(args[0], every=kind == "and"), quantified_items(args[0], every=kind == "and")):
+            if found is not None:
+                return found
         if not isinstance(args[0], (torch.Tensor, list, tuple, set, dict)):
             return callee(*args, **kwargs)  # a generator: its own tests fork
         items = list(args[0])

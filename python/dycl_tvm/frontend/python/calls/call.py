@@ -21,10 +21,11 @@ from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.builtin_methods import note_method
 from dycl_tvm.frontend.python.calls.by_length import counters_of, tried_by_length
 from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
+from dycl_tvm.frontend.python.calls.comprehensions import has_items_of_the_run, taken
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
 from dycl_tvm.frontend.python.calls.list_uses import call_with_list, only_keeps
 from dycl_tvm.frontend.python.calls.searches import search, searches, with_known_key
@@ -59,45 +60,11 @@ from dycl_tvm.hcfg.nodes import Origin
 
 #: Callables that change none of their arguments, so that these need not be saved.
 _PURE: frozenset[Any] = frozenset(
-    {
-        len,
-        sum,
-        zip,
-        enumerate,
-        isinstance,
-        issubclass,
-        min,
-        max,
-        sorted,
-        any,
-        all,
-        tuple,
-        list,
-        dict,
-        set,
-        frozenset,
-        str,
-        repr,
-        iter,
-        id,
-        hash,
-        type,
-        reversed,
-        map,
-        filter,
-        int,
-        float,
-        bool,
-        abs,
-        round,
-        range,
-        getattr,
-        hasattr,
-        callable,
-        print,
-        format,
-        divmod,
-    }
+    [
+        *(len, sum, zip, enumerate, isinstance, issubclass, min, max, sorted, any, all, tuple, list),
+        *(dict, set, frozenset, str, repr, iter, id, hash, type, reversed, map, filter, int),
+        *(float, bool, abs, round, range, getattr, hasattr, callable, print, format, divmod),
+    ]
 )
 #: Only these are looked up: a user's own object may have a ``__hash__`` that does anything.
 _PURE_KINDS = frozenset(map(type, _PURE))
@@ -125,6 +92,8 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, Poison):
         use(callee)
     check_lifetime(callee, args)
+    if args and has_items_of_the_run(args[0]):
+        args = taken(callee, args, kwargs)
     substitute = substitutes.find(callee)
     if substitute is not None:
         try:
@@ -528,6 +497,8 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     use(item)
         if isinstance(a, MUTABLE) and not pure and not module.startswith("torch"):
             session.heap.changing(a)
+    if type(callee) is KeptMethod:
+        return callee(*args, **kwargs)
     of_torch = module.startswith("torch") or (type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS)
     python = not module.startswith("torch.nn.modules.") and (isinstance(callee, types.FunctionType) or not (pure or of_torch))
     session.native_depth += python

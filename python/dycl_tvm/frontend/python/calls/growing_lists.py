@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_lists import Items, stand_in
+from dycl_tvm.frontend.python.calls.kept_lists import Items, items_of, stand_in
 from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.trace.session import OfOneRun, current
-from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.hcfg.types import INT
 
@@ -65,12 +65,21 @@ class GrowingLists:
 
     def outgrown(self, x: Any, items: Sequence[Any], by_path: bool) -> None:
         """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
-        place = current().get(_Made).places.get(id(x)) if type(x) is list else None
         forms = [form_of(i) for i in items]
-        if place is None or place in self.stand_ins.given_up or not forms or forms[0] is None or any(f != forms[0] for f in forms):
-            return
-        self.stand_ins.known[place] = _Known(forms[0], by_path)
-        begin_anew()
+        if forms and forms[0] is not None and all(f == forms[0] for f in forms):
+            self._stand_in(x, _Known(forms[0], by_path))
+
+    def extended(self, x: Any, other: Any) -> None:
+        """Let something stand for a list from now on that another makes longer by as many items as the run says, if anything can."""
+        form = items_of(other).form
+        if isinstance(items_of(other).rows[0], Grown) and all(form_of(i) == form for i in x):
+            self._stand_in(x, _Known(form))
+
+    def _stand_in(self, x: Any, known: _Known) -> None:
+        place = current().get(_Made).places.get(id(x)) if type(x) is list else None
+        if place is not None and place not in self.stand_ins.given_up:
+            self.stand_ins.known[place] = known
+            begin_anew()
 
     def explained(self, refusal: UnsupportedError) -> UnsupportedError:
         """Return a refusal of the program with the lists themselves, and why nothing stands for them."""

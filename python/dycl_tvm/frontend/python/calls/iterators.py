@@ -265,6 +265,20 @@ class Enumerate(OwnIterator):
         return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.of, self))
 
 
+def together(sources: tuple[Any, ...]) -> InTurn | None:
+    """Return what is left of sources, as far as the shortest of them goes; None where two take their items from one iterator."""
+    found = [in_turn(source) for source in sources]
+    inner = [turns for turns in found if turns is not None]
+    if not inner or len(inner) < len(found):
+        return None
+    of = tuple([x for turns in inner for x in turns.of])
+    advanced = [id(x) for x in of if issubclass(type(x), OwnIterator)]
+    if len(set(advanced)) < len(advanced):
+        return None
+    count = functools.reduce(lambda a, b: scalars.select(a < b, a, b), [turns.count for turns in inner])
+    return InTurn(count, lambda index: tuple([turns.item(index) for turns in inner]), of)
+
+
 class Zip(OwnIterator):
     kind = zip
     sources: tuple[Any, ...]
@@ -284,17 +298,8 @@ class Zip(OwnIterator):
         return tuple(items)
 
     def in_turn(self) -> InTurn | None:
-        """Return what is left of the sources, as far as the shortest of them goes; None where two take their items from one iterator."""
-        found = [in_turn(source) for source in self.sources]
-        inner = [turns for turns in found if turns is not None]
-        if self.strict or not inner or len(inner) < len(found):
-            return None
-        of = tuple([x for turns in inner for x in turns.of])
-        advanced = [id(x) for x in of if issubclass(type(x), OwnIterator)]
-        if len(set(advanced)) < len(advanced):
-            return None
-        count = functools.reduce(lambda a, b: scalars.select(a < b, a, b), [turns.count for turns in inner])
-        return InTurn(count, lambda index: tuple([turns.item(index) for turns in inner]), of)
+        """Return what is left of the sources."""
+        return None if self.strict else together(self.sources)
 
     def _check_ended(self, stopped: int) -> None:
         plural = "s 1-" if stopped > 1 else " "
@@ -334,6 +339,18 @@ class Map(OwnIterator):
     def __next__(self) -> Any:
         items = [next(source) for source in self.sources]
         return _call(self.function, *(items[0] if self.star else items))
+
+    def in_turn(self) -> InTurn | None:
+        """Return what the function gives for what is left of the sources."""
+        inner = together(self.sources)
+        if inner is None:
+            return None
+
+        def item(index: Any) -> Any:
+            items = inner.item(index)
+            return _call(self.function, *(items[0] if self.star else items))
+
+        return InTurn(inner.count, item, inner.of)
 
 
 class Filter(OwnIterator):
@@ -485,7 +502,7 @@ _SIZED: frozenset[Any] = frozenset(
 
 def is_stand_in(x: Any) -> bool:
     """Whether something stands for a list or tuple, whose iterators see what is written to it."""
-    return issubclass(type(x), ByIndex) and isinstance(x, (list, tuple))
+    return issubclass(type(x), ByIndex) and isinstance(x, (list, tuple, range))
 
 
 def sequence(items: Any, position: int = 0, step: int = 1) -> _Positions:

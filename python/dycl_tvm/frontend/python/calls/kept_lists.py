@@ -32,6 +32,7 @@ from dycl_tvm.frontend.trace.values.extents import as_number, decided_length
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.identity import Identity, identity_of, join_identities
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -58,7 +59,22 @@ class Items:
         found = [vars(self)[name] for name in self.columns]
         if self.differs is not None and any(isinstance(rows, Poison) for rows in found):
             self.differs()
-        return [settled(rows) for rows in found]
+        made = [settled(rows) for rows in found]
+        for rows in made:
+            if isinstance(rows, Grown):
+                rows.contiguous_ = True  # so was each item, whatever joined the rows
+        return made
+
+
+def _not_in_a_list(item: Any) -> str:
+    """Return what Python says of an item that is in no list; of a number that only the run knows it says nothing here."""
+    if scalars.is_symbolic(item):
+        return "the item is not in the list"
+    try:
+        [].index(item)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("an empty list has no items")
 
 
 class _OneOfThem:
@@ -71,7 +87,7 @@ class _OneOfThem:
         raise UnsupportedError(reason, current().origin(), "append a copy: self.kept.append(x.clone())")
 
 
-class _Method(OwnValue):
+class KeptMethod(OwnValue):
     """A method of such a list; it does not lead to it."""
 
     __slots__ = ("_do",)
@@ -79,9 +95,9 @@ class _Method(OwnValue):
     def __init__(self, do: Callable[..., Any]) -> None:
         self._do = do
 
-    def __call__(self, *given: Any) -> Any:
-        """Do it; what is given by name is another use."""
-        return self._do(*given)
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Do it; what is given by name, and is no argument of it, is another use."""
+        return self._do(*given, **named)
 
 
 class KeptList(Sealed, ByIndex):
@@ -102,6 +118,8 @@ class KeptList(Sealed, ByIndex):
             "__delitem__",
             "count",
             "index",
+            "reverse",
+            "sort",
             "copy",
         ]
     )
@@ -109,7 +127,7 @@ class KeptList(Sealed, ByIndex):
     @staticmethod
     def shown(method: Any) -> Any:
         """Return a method that does not lead to the list."""
-        return _Method(method)
+        return KeptMethod(method)
 
     def append(self, item: Any) -> None:
         """Add a tensor behind the last."""
@@ -180,7 +198,7 @@ class KeptList(Sealed, ByIndex):
     def __getitem__(self, index: Any) -> Any:
         rows = items_of(self).rows
         if isinstance(index, slice):
-            if index.step not in (None, 1, -1) or items_of(self).is_deque:
+            if type(index.step) not in (int, type(None)) or index.step in (0, *range(-2, -64, -1)) or items_of(self).is_deque:
                 used_otherwise(self)
             if index.step == -1 and (index.start is not None or index.stop is not None):
                 used_otherwise(self)
@@ -220,7 +238,24 @@ class KeptList(Sealed, ByIndex):
 
     def index(self, item: Any, *between: Any) -> Any:
         """Return where the first item is that is equal to one."""
-        return as_it_was(self).index(item, *between)
+        equal = None if between else _equal_to(self, item)
+        if equal is None or (scalars.is_symbolic(item) and current().may_be_caught(ValueError)):
+            return as_it_was(self).index(item, *between)
+        require(told(equal.any()), ValueError(_not_in_a_list(item)))
+        return told(torch.where(equal, torch.arange(length_of(self)), 2**62).amin(0))
+
+    def reverse(self) -> None:
+        """Turn the order of the items around."""
+        if items_of(self).is_deque:
+            used_otherwise(self)
+        _put(self, [rows.flip(0) for rows in items_of(self).rows], newest_last=True)
+
+    def sort(self, **given: Any) -> None:
+        """Put the items in order."""
+        made = program().operators.call(sorted, self, **given)
+        if not issubclass(type(made), KeptList):
+            used_otherwise(self)
+        _put(self, items_of(made).rows, newest_last=True)
 
     def in_turn(self) -> InTurn:
         """Return what a loop goes over; as long as it does the list stays as it is."""
@@ -285,10 +320,17 @@ def _place_in(x: Any, index: Any, outside: str) -> Any:
 
 
 def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
-    """Return which items are equal to a number; None where they are gone over one by one. (A float may be NaN, which an item can be.)"""
+    """Return which items are equal to a number; None where they are gone over one by one.
+
+    A NaN is equal to none, but may be one of the items: a call that looks for one ends with an error.
+    """
     form = items_of(x).form
-    row = form.row(item) if isinstance(form, Leaf) and form.kind in ("int", "bool") else None
-    return None if row is None else items_of(x).rows[0] == row[0]
+    row = form.row(item) if isinstance(form, Leaf) and form.kind else None
+    if row is None:
+        return None
+    if form.kind == "float":
+        limit(scalars.operand_of(item == item), "a NaN is looked for in a list, in which it may be itself,")
+    return items_of(x).rows[0] == row[0]
 
 
 def contained(x: Any, item: Any) -> Any:

@@ -14,12 +14,19 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, as_it_was, items_of, length_of, used_otherwise
+from dycl_tvm.frontend.python.calls.comprehensions import listed
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
+from dycl_tvm.frontend.python.calls.iterators import Map, own
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod, as_it_was, items_of, length_of, used_otherwise
 from dycl_tvm.frontend.python.calls.kept_rows import Leaf, told
+from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.raising import limit
 
 #: Of these elements a sum has another type.
 _NO_SUMS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -47,26 +54,64 @@ def sum_of(x: Any, compensates: bool) -> Any:
     return told(torch.where(lost - lost < lost.abs(), totals[-1] + lost, totals[-1])) + 0.0
 
 
-def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    """Return what ``max`` or ``min``, the callee, gives for the numbers of a list: the first of the largest; None where rows do not tell.
+def adds_up_one_by_one(x: Any, start: Any) -> bool:
+    """Whether a loop may add up the items of a list: tensors beginning with one, or ints, which no addition rounds."""
+    form = items_of(x).form
+    if not isinstance(form, Leaf) or not scalars.is_symbolic(length_of(x)):
+        return False
+    is_int = type(start) is int or (scalars.is_symbolic(start) and start.node.is_int())
+    return isinstance(start, torch.Tensor) if not form.kind else form.kind != "float" and is_int
 
-    Nothing is larger than a NaN, so one that comes first stays, and another is passed over.
-    """
-    if given or len(args) != 1 or not issubclass(type(args[0]), KeptList):
+
+def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    """Return what ``max`` or ``min``, the callee, gives for the items of a list: the first of the largest; None where rows do not tell."""
+    if not given.keys() <= {"key", "default"} or len(args) != 1 or not issubclass(type(args[0]), KeptList):
         return None
-    (x,) = args
-    form, rows = items_of(x).form, items_of(x).rows[0]
-    if not isinstance(form, Leaf) or not form.kind:
+    x, key = args[0], given.get("key")
+    keys = x if key is None else _keys_of(x, key)
+    if keys is None or (key is None and not getattr(items_of(x).form, "kind", "")) or _numbers_of(keys) is None:
         return None
+
+    def best() -> Any:
+        return x[_place_of_extreme(keys, callee is max)] if key is not None else _extreme(keys, callee is max)
+
+    if "default" in given:
+        return ifexp(length_of(x) > 0, best, lambda: given["default"])
     require(length_of(x) > 0, _error_of(callee))
-    if form.kind == "bool":
-        return told(rows.any() if callee is max else rows.all())
-    if form.kind == "int":
-        return told(rows.amax(0) if callee is max else rows.amin(0))
-    known = torch.where(rows != rows, float("-inf") if callee is max else float("inf"), rows)
-    best = known.amax(0) if callee is max else known.amin(0)
+    return best()
+
+
+def _keys_of(x: Any, key: Any) -> Any:
+    """Return the list of what a function gives for each item; None if it is no list of numbers."""
+    keys = listed(Map(function=key, sources=(own(x),)))
+    return keys if issubclass(type(keys), KeptList) else None
+
+
+def _numbers_of(x: Any) -> torch.Tensor | None:
+    """Return the numbers of a list, one a row: its items, or tensors of one element; None if it has others."""
+    form, rows = items_of(x).form, items_of(x).rows[0]
+    if not isinstance(form, Leaf) or form.dtype.is_complex or any(n != 1 for n in form.shape):
+        return None
+    return rows.flatten() if form.shape else rows  # type: ignore[no-any-return]
+
+
+def _extreme(x: Any, largest: bool) -> Any:
+    """Return the first of the largest numbers. Nothing is larger than a NaN, so one that comes first stays, and another is passed over."""
+    kind, rows = items_of(x).form.kind, items_of(x).rows[0]
+    if kind == "bool":
+        return told(rows.any() if largest else rows.all())
+    if kind == "int":
+        return told(rows.amax(0) if largest else rows.amin(0))
+    return told(rows[_place_of_extreme(x, largest)])
+
+
+def _place_of_extreme(x: Any, largest: bool) -> Any:
+    rows: Any = _numbers_of(x)
+    rows = rows.to(torch.int64) if rows.dtype == torch.bool else rows
+    known = torch.where(rows != rows, float("-inf") if largest else float("inf"), rows) if rows.dtype.is_floating_point else rows
+    best = known.amax(0) if largest else known.amin(0)
     first = torch.where(rows == best, torch.arange(length_of(x)), 2**62).amin(0)
-    return told(rows[told(torch.where(rows[0] != rows[0], 0, first))])
+    return told(torch.where(rows[0] != rows[0], 0, first) if rows.dtype.is_floating_point else first)
 
 
 def quantified(x: Any, every: bool) -> Any:
@@ -80,18 +125,39 @@ def quantified(x: Any, every: bool) -> Any:
 
 
 def sorted_of(x: Any, given: dict[str, Any]) -> Any:
-    """Return the ints or truths of a list in their order; None where the rows do not tell: where a NaN goes, no order says."""
-    form, rows = items_of(x).form, items_of(x).rows[0]
-    if not isinstance(form, Leaf) or form.kind not in ("int", "bool") or not given.keys() <= {"reverse"}:
+    """Return the items of a list in the order of numbers, or of what a key gives; None where the rows do not tell.
+
+    Where a NaN goes no order says: a call that sorts one ends with an error.
+    """
+    key, down = given.get("key"), given.get("reverse", False)
+    if not given.keys() <= {"key", "reverse"} or type(down) not in (bool, int):
         return None
-    down = given.get("reverse", False)
-    if type(down) is not bool:
+    if key is None and not getattr(items_of(x).form, "kind", ""):
         return None
-    return program().state.lists.copied(x, list, [torch.sort(rows, stable=True, descending=down)[0]])
+    keys = x if key is None else _keys_of(x, key)
+    numbers = None if keys is None else _numbers_of(keys)
+    if numbers is None:
+        return None
+    if numbers.dtype.is_floating_point:
+        limit(scalars.operand_of(told((numbers == numbers).all())), "sorted() is given a NaN, whose place Python does not define,")
+    ordered, places = torch.sort(numbers, stable=True, descending=bool(down))
+    columns = [ordered] if key is None else [_moved(rows, places) for rows in items_of(x).rows]
+    return program().state.lists.copied(x, list, columns)
+
+
+def _moved(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return rows in another order."""
+    if isinstance(places, Grown) and isinstance(rows, Grown):
+        places.below = rows.length  # there is a place for each
+    return rows.index_select(0, places)
 
 
 def call_with_list(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call native code with such lists: what stacks, joins or takes all of the items takes the rows, all else gets the items."""
+    if type(callee) is KeptMethod:
+        return callee(*args, **kwargs)  # of such a list too
+    if type(callee) is types.BuiltinFunctionType and callee.__name__ == "extend" and issubclass(type(args[0]), KeptList):
+        current().get(GrowingLists).extended(callee.__self__, args[0])
     if args and callee in (torch.tensor, torch.as_tensor) and issubclass(type(args[0]), KeptList):
         made = _as_tensor(args[0], *args[1:], **kwargs)
         if made is not None:

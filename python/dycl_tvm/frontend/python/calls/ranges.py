@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.iterators import decided, sequence
 from dycl_tvm.frontend.python.flow.for_loops import SymbolicRange
+from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -17,7 +18,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 _MOST_ITEMS = 16
 
 
-class RunTimeRange(SymbolicRange):
+class RunTimeRange(SymbolicRange, ByIndex):
     """A ``for`` loop over it is rolled (:mod:`..flow.loops`); all else decides how long it is, or is refused."""
 
     __class__ = range  # type: ignore[assignment]
@@ -52,6 +53,14 @@ class RunTimeRange(SymbolicRange):
     def __reversed__(self) -> Iterator[Any]:
         items = self.settled()
         return sequence(items, len(items) - 1, -1)
+
+    def in_turn(self) -> InTurn:
+        """Return what a loop goes over."""
+        return InTurn(self.length(), lambda index: self.start + self.step * index, ())
+
+    def are_any(self) -> Any:
+        """Return whether there are any numbers."""
+        return self.length() > 0
 
     def length(self) -> Any:
         """Return ``len(self)``, a number that is known at run time."""

@@ -13,11 +13,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList
-from dycl_tvm.frontend.python.calls.list_uses import sum_of
+from dycl_tvm.frontend.python.calls.list_uses import adds_up_one_by_one, sum_of
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source import plain_lists
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 
@@ -33,6 +35,8 @@ def summed(items: Any, /, start: Any = 0) -> Any:
         return _PYTHONS(items, start)  # which says what is wrong with it
     if type(start) is int and start == 0 and issubclass(type(items), KeptList) and (found := sum_of(items, COMPENSATES)) is not None:
         return found
+    if issubclass(type(items), KeptList) and adds_up_one_by_one(items, start):
+        return program().run_function(cast(Any, plain_lists.total), (items, start), {})
     total, lost = start, 0.0
     floats, ints = COMPENSATES and _is_float(total), COMPENSATES and _kind(total) == "int" and _is_int(total)
     for x in items:

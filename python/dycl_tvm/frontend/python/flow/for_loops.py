@@ -63,6 +63,13 @@ class Numbers:
         return cls(copy) if isinstance(copy, Grown) else None
 
 
+def is_rolled(items: Any) -> bool:
+    """Whether a loop over something is rolled because the run says how many trips it has."""
+    if isinstance(items, (SymbolicRange, Numbers)) or in_turn(items) is not None:
+        return True
+    return isinstance(items, Grown) and 0 in items.lengths
+
+
 class For(Loop):
     """One execution of a ``for`` loop."""
 

@@ -126,7 +126,7 @@ def advancing(x: Any) -> None:
         if not hasattr(type(x), "__next__") or id(x) in seen or isinstance(x, (torch.Tensor, Poison)):
             continue
         seen.add(id(x))
-        if isinstance(x, types.GeneratorType):
+        if type(x) is types.GeneratorType:
             frame = x.gi_frame
             todo += frame.f_locals.values() if frame is not None else ()
             for cells in current().heap.cells_of(x):

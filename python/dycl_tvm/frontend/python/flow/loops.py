@@ -561,13 +561,11 @@ class While(Loop):
             self._header.begin_body()
             return True
         if self._rolling:
-            if not holds:
-                refusal = UnsupportedError(
-                    "the condition of this loop is known at build time in one iteration and not in another",
-                    current().origin(),
-                    "use one kind of condition",
-                )
-                current().decisions.unroll(self._loop, refusal)
+            if not holds:  # for a value of this kind: each has a run of its own
+                if not current().builder.is_copied(self._outer.clock):
+                    self._exits.append(capture_path(self._own(variables), self._outer.mark))
+                current().builder.block = None
+                raise Dead
             return True
         if not holds:
             self.completed = True

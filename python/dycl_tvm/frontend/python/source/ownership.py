@@ -22,7 +22,7 @@ from torch.nn import init
 from torch.nn.modules import adaptive, container
 from torch.utils import hooks
 
-from dycl_tvm.frontend.python.source import plain_attention, plain_progress, plain_sequences, plain_torch, plain_vision
+from dycl_tvm.frontend.python.source import plain_attention, plain_lists, plain_progress, plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.locate import is_library_file, is_library_package
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import OPERATORS
@@ -43,6 +43,7 @@ REWRITTEN_FILES = frozenset(
         hooks,
         init,
         plain_attention,
+        plain_lists,
         plain_progress,
         plain_sequences,
         plain_torch,

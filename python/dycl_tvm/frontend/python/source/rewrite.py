@@ -27,9 +27,9 @@ import ast
 import copy
 from typing import Any
 
+from dycl_tvm.frontend.python.source.comprehensions import ComprehensionRewriter
 from dycl_tvm.frontend.python.source.locate import FunctionNode
 from dycl_tvm.frontend.python.source.patterns import Singletons, class_depth
-from dycl_tvm.frontend.python.source.stores import StoreRewriter
 from dycl_tvm.frontend.python.source.syntax import (
     COMPARISON_NAMES,
     OPERATORS,
@@ -62,11 +62,8 @@ from dycl_tvm.frontend.python.source.syntax import (
 _HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast", "record_function"}
 
 
-class Rewriter(StoreRewriter):
+class Rewriter(ComprehensionRewriter):
     """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
-
-    #: Whether functions that stand in the code see its variables.
-    repeats = True
 
     def __init__(self, filename: str, class_name: str) -> None:
         super().__init__(filename, class_name)
@@ -521,19 +518,7 @@ class Rewriter(StoreRewriter):
             return placed(ast.Starred(operator_call("unpacked", node, self.visit(node.value)), ast.Load()), node)
         return self.generic_visit(node)  # type: ignore[return-value]
 
-    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        """Note what a comprehension goes over."""
-        made: ast.comprehension = self.generic_visit(node)  # type: ignore[assignment]
-        made.iter = operator_call("unpacked", made.iter, made.iter)
-        return made
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
-        """Note that a generator is made here, and with it the iterator of what it goes over first."""
-        first = self.generic_visit(node).generators[0]  # type: ignore[attr-defined]
-        first.iter = operator_call("started", first.iter, first.iter)
-        return operator_call("new", node, node)
-
-    visit_Dict = visit_Set = visit_ListComp = visit_DictComp = visit_SetComp = _new
+    visit_Dict = visit_Set = visit_DictComp = visit_SetComp = _new
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Rewrite a load of an item, whose index may be known only at run time."""

@@ -1,0 +1,256 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Comprehensions, generator expressions and functions of Python's over lists that loops of run-time length made: rolled loops too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from differential import check, same, stage
+from torch import nn
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.interpreter import LimitError
+
+INPUTS = [(torch.randn(1, 4, generator=torch.Generator().manual_seed(k)) * (1 + k % 3),) for k in range(10)]
+
+
+def tensors(x):
+    made = []
+    while x.sum() < 6:
+        x = x + 1
+        made.append(x)
+    return made
+
+
+def ints(x):
+    made = []
+    while x.sum() < 6:
+        x = x + 1
+        made.append(int((x * 7).sin().argmax()))
+    return made
+
+
+def scored(x):
+    made = []
+    while x.sum() < 6:
+        x = x + 1
+        y = (x * 7).sin()
+        made.append((int(y.argmax()), y.sum().item(), y))
+    return made
+
+
+def comprehensions(x):
+    i, found = 7, tensors(x)
+    doubled, kept = [o * 2 for o in found], [o for o in found if o.mean() > 0.5 if o.sum() < 4]
+    return doubled, kept, [(i, o.sum()) for i, o in enumerate(found)], [a + b for a, b in zip(found, ints(x))], i
+
+
+def nested(x):
+    found = ints(x)
+    sums = [sum([a * b for b in found]) for a in found]
+    return [a * b for a in found if a for b in (1, 2)], [a + b for a in found for b in ints(x * 0.5)], sums
+
+
+def of_ranges_and_fields(x):
+    n = int(x.abs().sum())
+    return [x * k for k in range(n)], [s for _, s, _ in scored(x)], len([k for k in range(n) if k % 2])
+
+
+def generators(x):
+    found = ints(x)
+    total, many = sum(i for i in found if i > 0), len(tuple(o.mean() for o in tensors(x)))
+    return total, many, max((i - 1 for i in found), default=0), list(map(lambda i: i + 1, found)), list(filter(lambda i: i > 1, found))
+
+
+def quantifiers(x):
+    """What is behind the first item that decides is not made."""
+    seen = []
+
+    def asked(i):
+        seen.append(i)
+        return i > 1
+
+    found = ints(x)
+    return any(asked(i) for i in found), all(asked(i) for i in found if i != 3), seen
+
+
+def read_late(x):
+    """A generator reads variables, and the list, when its items are asked for."""
+    factor, found = 2, ints(x)
+    made = (i * factor for i in found)
+    factor = 3
+    found.append(1)
+    total = 0
+    for v in (i * 2 for i in found):
+        total = total + v
+        if total > 6:
+            break
+    return sum(made), total, list(made), any(made)
+
+
+class Counting(nn.Module):
+    """The state changes with each item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n, self.layers = 0, nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+    def bump(self, o):
+        self.n = self.n + 1
+        return o * self.n
+
+    def forward(self, x):
+        return [self.bump(o) for o in tensors(x)], self.n, [layer(x) for layer in self.layers]
+
+
+def extremes_by_key(x):
+    best = max(scored(x), key=lambda p: p[1]) if x.sum() < 6 else None
+    return best, min(ints(x), key=lambda i: -i, default=-1), max(tensors(x), key=lambda o: o[0, 0], default=x)
+
+
+def in_order(x):
+    found, pairs = ints(x), scored(x)
+    found.sort(reverse=True)
+    pairs.sort(key=lambda p: p[1])
+    pairs.reverse()
+    return found, pairs, sorted(scored(x), key=lambda p: -p[1])[:2], sorted([s for _, s, _ in pairs])
+
+
+def places(x):
+    found, floats = ints(x), [s for _, s, _ in scored(x)]
+    try:
+        first = found.index(2)
+    except ValueError as error:
+        first = str(error)
+    return first, found.index(max(found)) if found else -1, floats.index(max(floats)) if floats else -1, found[::2], found[1::3]
+
+
+def joined(x):
+    found, start = ints(x), torch.zeros(1, 4)
+    found.extend(ints(x * 0.5))
+    found += [3]
+    more = [9]
+    more.extend(i * 2 for i in found)
+    return found, more, sum(tensors(x), start), sum(found, 10), sum(found)
+
+
+RIGHT: list[Callable[..., Any]] = [
+    *(comprehensions, nested, of_ranges_and_fields, generators, quantifiers, read_late, extremes_by_key, in_order, places, joined),
+    Counting().eval(),
+]
+
+
+@pytest.mark.parametrize("model", RIGHT, ids=lambda m: getattr(m, "__name__", type(m).__name__))
+def test_right(model: Callable[..., Any]) -> None:
+    check(model, INPUTS, max_length=20)
+
+
+@pytest.mark.parametrize("model", [comprehensions, quantifiers, in_order], ids=lambda m: m.__name__)
+def test_code_does_not_grow_with_the_bound(model: Callable[..., Any]) -> None:
+    small, large = (len(stage(model, INPUTS[0], max_length=n).blocks) for n in (20, 200))
+    assert small == large
+
+
+def test_a_nan_ends_the_call() -> None:
+    """Python's order of NaNs is that of its comparisons, one by one, and a list may hold a NaN that is looked for."""
+
+    def model(x):
+        roots = [(o.sum() - 3).sqrt().item() for o in tensors(x)]
+        return sorted(roots), roots.index(roots[0]) if roots else -1
+
+    call, ended = stage(model, INPUTS[0], max_length=20).interpret(), 0
+    for (x,) in INPUTS:
+        expected = model(x)
+        if any(r != r for r in expected[0]):
+            with pytest.raises(LimitError, match="NaN"):
+                call(x)
+            ended += 1
+        else:
+            assert same(expected, call(x))
+    assert 0 < ended < len(INPUTS)
+
+
+def one_by_one(x):
+    return next(o * 2 for o in tensors(x) if o.sum() > 1)
+
+
+def what_a_search_left(x):
+    made = (i > 1 for i in ints(x))
+    return any(made), list(made)
+
+
+@pytest.mark.parametrize("model", [one_by_one, what_a_search_left], ids=lambda m: m.__name__)
+def test_where_a_generator_stands_is_not_known(model: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        stage(model, INPUTS[0], max_length=20)
+
+
+def names_of_states(x):
+    """The condition is known for each of the texts."""
+    state, n = "start", 0
+    while state != "end":
+        n += 1
+        if state == "start":
+            x = x + 1
+            state = "grow" if x.sum() > 0 else "start"
+        elif state == "grow":
+            x = x * 1.3
+            if x.sum() > 20:
+                state = "end"
+    return x, n
+
+
+def ends_by_name(x):
+    state, made = "go", []
+    while state == "go":
+        x = x * 1.1 + 0.1
+        made.append(x)
+        if x.sum() > 5:
+            state = "high"
+        elif len(made) > 6:
+            state = "late"
+    return torch.stack(made), state
+
+
+def one_machine_in_another(x):
+    mode, trips = "a", 0
+    while mode != "done":
+        while mode == "a":
+            x = x + 0.4
+            if x.sum() > 2:
+                mode = "b"
+        if mode == "b":
+            x = x * 1.5
+            mode = "done" if x.sum() > 9 else "a"
+        trips += 1
+    return x, trips, mode
+
+
+def flag(x):
+    done, n = False, 0
+    while not done:
+        x = x * 0.9 + 0.1
+        n += 1
+        done = x.sum().item() > 0.3 or n > 50
+    return x, n
+
+
+def patience(x):
+    bad, best, step = 0, 1e9, 0
+    while bad < 3:
+        x = x * 0.8 + 0.05
+        loss = (x - 0.3).pow(2).sum().item()
+        if loss < best - 1e-4:
+            best, bad = loss, 0
+        else:
+            bad += 1
+        step += 1
+    return x, step, best
+
+
+@pytest.mark.parametrize("model", [names_of_states, ends_by_name, one_machine_in_another, flag, patience], ids=lambda m: m.__name__)
+def test_a_condition_that_python_knows_at_first_is_a_loop(model: Callable[..., Any]) -> None:
+    assert len(check(model, INPUTS, max_length=60).blocks) < 25
