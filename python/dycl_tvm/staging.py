@@ -151,15 +151,23 @@ def _stage_exported(
 ) -> HCFG:
     from dycl_tvm.frontend import exported
 
+    fixed = None
     if example_inputs is None and not example_kwargs:
         args, kwargs = normalise(*exported.example_inputs_of(program, input_shapes))
+        fixed = tuple(input_shapes or ())
     elif input_shapes is not None:
         raise UsageError("give the shapes of an exported program by example_inputs or by input_shapes, not by both")
     else:
         args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
         graph = exported.stage_exported(
-            program, args, kwargs, name=identifier(name or "exported"), dynamic_shapes=dynamic_shapes, max_length=max_length
+            program,
+            args,
+            kwargs,
+            name=identifier(name or "exported"),
+            dynamic_shapes=dynamic_shapes,
+            fixed=fixed,
+            max_length=max_length,
         )
         verify(graph)
     return graph

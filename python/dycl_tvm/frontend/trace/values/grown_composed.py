@@ -178,7 +178,16 @@ def _multiplied(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
+def _require_elements(t: Tensor, otherwise: str) -> None:
+    """End the call where a tensor may be empty, and is: what PyTorch does then is of another shape, or nothing at all."""
+    least, _ = scalars.bounds_of(t.numel()) or (1, 1)
+    if least < 1:
+        limit(scalars.operand_of(t.numel() > 0), otherwise)
+
+
 def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    if b.dim() == 1 and (input.dim() == 0 or (type(input.size(0)) is int and (type(a.size(0)), a.size(0)) != (int, input.size(0)))):
+        _require_elements(a, "addmv() of an empty matrix leaves the tensor that it adds as small as it is")
     made = (torch.bmm if a.dim() == 3 else torch.matmul)(a, b)
     made = made if type(alpha) is int and alpha == 1 else made * alpha
     return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
@@ -186,10 +195,8 @@ def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, *others: Any, need_weights: bool = True, **kwargs: Any) -> Any:
     masked = any(kwargs.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
-    if (need_weights or masked) and (scalars.bounds_of(query.numel()) or (1, 1))[
-        0
-    ] < 1:  # PyTorch's fast path returns None, its other one raises
-        limit(scalars.operand_of(query.numel() > 0), "attention of no rows has no weights and takes no mask")
+    if need_weights or masked:  # PyTorch's fast path returns None, its other one raises
+        _require_elements(query, "attention of no rows has no weights and takes no mask")
     body: Any = body_of(F.multi_head_attention_forward)
     return body(query, key, value, *others, need_weights=need_weights, **kwargs)
 
