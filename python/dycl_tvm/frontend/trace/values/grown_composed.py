@@ -219,6 +219,13 @@ def _dist(a: Tensor, b: Tensor, p: float = 2) -> Tensor:
     return torch.linalg.vector_norm(a - b, p)
 
 
+def _vector_norm(t: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    typed = {} if dtype is None else {"dtype": dtype}
+    if ord is None or type(dim) is int or (dim is None and t.dim() == 1):
+        return torch.linalg.vector_norm(t, 2 if ord is None else ord, dim, keepdim, **typed)
+    return _refuse("linalg.norm() of matrices")  # type: ignore[no-any-return]
+
+
 def _with_mean(spread: Any) -> Callable[..., Any]:
     def function(t: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Any:
         if type(dim) is bool:
@@ -334,6 +341,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.pairwise_distance: _pairwise_distance,
     torch.cdist: _cdist,
     **dict.fromkeys(named("dist", *_BOTH), _dist),
+    torch.linalg.norm: _vector_norm,
     torch.var_mean: _with_mean(torch.var),
     torch.std_mean: _with_mean(torch.std),
     **dict.fromkeys(named("nansum", *_BOTH), _nansum),
