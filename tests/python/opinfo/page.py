@@ -58,7 +58,7 @@ def read_page(path: Path) -> Found:
         name = cells[0].removesuffix(" *") if cells else ""
         if name not in OPERATORS:
             continue
-        for dtype, sign in zip(COLUMNS, cells[1:]):
+        for dtype, sign in zip(COLUMNS, cells[1:-1]):
             text = cells[-1].replace("\\|", "|") if sign and kinds[sign] in ("refused", "partly") else ""
             found[name, dtype] = {"operator": name, "dtype": dtype, "kind": kinds[sign], "text": text, "samples": counts.get(dtype, "0")}
     return found
@@ -247,7 +247,7 @@ def _sizes_section(found: Found, names: Sequence[str]) -> Iterator[str]:
     yield from ("", "## Sizes", "")
     yield "Samples of float32, of which one dimension, and those that have to go with it, has a size that is decided at run time: by the"
     yield "caller (`dynamic_shapes`), by the end of a slice that is a number of the run, or by a mask. Each is run at the bound, at one"
-    yield "less, at 1 and 0, and at one more than the bound, which is an error before anything runs ([dynamic-shapes.md](dynamic-shapes.md))."
+    yield "less, at 1 and 0, and at one more than it, which is an error before anything runs ([dynamic-shapes.md](dynamic-shapes.md))."
     yield ""
     yield "| size by | right | compiled | right of some | refused | wrong |"
     yield "|---|---|---|---|---|---|"
