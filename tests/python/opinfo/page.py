@@ -134,21 +134,30 @@ def fill_sizes(store: Store, count: int, build: bool, again: str, only: str) -> 
     torch.set_num_threads(1)  # processes are forked
     batch: list[tuple[Sized, str]] = []
     for name in OPERATORS:
-        ways = [way for way in WAYS if store.lacks(name, f"size by {way}", False, again)]
-        if name in UNDEFINED or not re.search(only, name) or not ways:
+        if name in UNDEFINED or not re.search(only, name):
             continue
-        found = apart(lambda name=name, ways=ways: _sized_kinds(name, ways, count))
-        for way in ways:
-            kind, text, cases = ("", "", 0) if found is None else found[way]
-            store.put(name, f"size by {way}", kind, text, cases)
-            if kind in ("wrong", "crashed"):
-                print(f"{kind}: {name} by {way}: {text}", flush=True)
-        if build and found is not None and found["caller"][0] == "right":
+        ways = [way for way in WAYS if store.lacks(name, f"size by {way}", False, again)]
+        if ways:
+            _fill_ways(store, name, ways, count)
+        if build and store.found[name, "size by caller"]["kind"] == "right":
             batch += [(case, "caller") for s in samples(name, torch.float32, 1) for case in sized(s, 1)]
         if len(batch) >= _BATCH:
             _build_sizes(store, batch)
             batch = []
     _build_sizes(store, batch)
+
+
+def _fill_ways(store: Store, name: str, ways: Sequence[str], count: int) -> None:
+    found = apart(lambda: _sized_kinds(name, ways, count))
+    by_eager = found is None and apart(lambda: sum(1 for s in samples(name, torch.float32, count) for _ in sized(s, count))) is None
+    for way in ways:
+        if found is not None:
+            kind, text, cases = found[way]
+        else:
+            kind, text, cases = ("", "", 0) if by_eager else ("crashed", "the process ended", 0)
+        store.put(name, f"size by {way}", kind, text, cases)
+        if kind in ("wrong", "crashed"):
+            print(f"{kind}: {name} by {way}: {text}", flush=True)
 
 
 def _sized_kinds(name: str, ways: Sequence[str], count: int) -> dict[str, tuple[str, str, int]]:
