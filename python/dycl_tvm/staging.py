@@ -105,8 +105,10 @@ def _stage_onnx(
     phases: Phases,
     options: dict[str, Any],
 ) -> HCFG:
-    from dycl_tvm.frontend.onnx import NeedsValue, stage_onnx
+    from dycl_tvm.frontend.onnx import NeedsValue, open_dimensions, stage_onnx
 
+    if dynamic_shapes is None and "max_length" in options:
+        dynamic_shapes = open_dimensions(model, input_shapes, input_values, options["max_length"])
     with phases.phase("stage", "run the ONNX graph symbolically"):
         if dynamic_shapes:
             graph = _as_program(model, input_shapes, input_values, dynamic_shapes, name, options)
