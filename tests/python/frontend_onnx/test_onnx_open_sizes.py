@@ -228,9 +228,8 @@ def test_a_library_of_such_a_model(tmp_path: Path) -> None:
 
 
 def test_a_bound_for_all_that_the_model_leaves_open() -> None:
-    made = model(
-        "two (float[N,M,3] x, float[N,3] w) => (float[N,M,3] y) { axes = Constant<value_ints: ints = [1]>() u = Unsqueeze(w, axes) y = Mul(x, u) }"
-    )
+    body = "axes = Constant<value_ints: ints = [1]>() u = Unsqueeze(w, axes) y = Mul(x, u)"
+    made = model(f"two (float[N,M,3] x, float[N,3] w) => (float[N,M,3] y) {{ {body} }}")
     feeds = [{"x": numbers(n, m, 3), "w": numbers(n, 3)} for n, m in ((1, 1), (2, 8), (8, 3))]
     graph = checked(made, feeds, max_length=8)
     assert [(size.name, size.least, size.most) for size in graph.sizes] == [("N", 1, 8), ("M", 1, 8)]
