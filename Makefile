@@ -162,7 +162,8 @@ OPINFO_ARGS ?=
 opinfo: setup  ## PyTorch's samples of all its operators, staged, compiled and in random chains, against eager; print the table
 	$(BIN)/python tests/python/opinfo/opinfo.py $(OPINFO_ARGS)
 
-# It goes on where it was ended: `make operators OPERATORS_ARGS="--dtypes float32 --again refused,wrong --only linalg"`
+# It goes on where it was ended: `make operators OPERATORS_ARGS="--dtypes float32 --again refused,wrong --only linalg"`. `--sizes interpreted` or
+# `--sizes compiled` finds out what becomes of operators with sizes that are decided at run time (20 minutes, hours).
 OPERATORS_ARGS ?=
 
 operators: setup  ## Write docs/operators.md: every operator of PyTorch's OpInfo database, compiled or interpreted, against eager

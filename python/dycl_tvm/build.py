@@ -122,7 +122,8 @@ def build(
     max_length : int, optional
         Bound on every size of a Python forward that tensors decide and that nothing else bounds (``torch.arange(durations.sum())``); one
         more ends the call in a RunError. So does a call after which the model would keep a longer tensor or list than that (a cache), and
-        a loop that makes one longer. Room is made, and time spent, for tensors of that length, so give what is needed.
+        a loop that makes one longer. Room is made, and time spent, for tensors of that length, so give what is needed. Without
+        ``dynamic_shapes`` it is the largest size too of dimensions that an ONNX model, or a program of ``torch.export``, leaves open.
     dynamic_shapes : mapping or sequence, optional
         Sizes of the inputs of a Python forward that each call decides, as in ``torch.export``: by parameter, and for each dimension a
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.

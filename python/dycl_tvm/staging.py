@@ -105,8 +105,10 @@ def _stage_onnx(
     phases: Phases,
     options: dict[str, Any],
 ) -> HCFG:
-    from dycl_tvm.frontend.onnx import NeedsValue, stage_onnx
+    from dycl_tvm.frontend.onnx import NeedsValue, open_dimensions, stage_onnx
 
+    if dynamic_shapes is None and "max_length" in options:
+        dynamic_shapes = open_dimensions(model, input_shapes, input_values, options["max_length"])
     with phases.phase("stage", "run the ONNX graph symbolically"):
         if dynamic_shapes:
             graph = _as_program(model, input_shapes, input_values, dynamic_shapes, name, options)
@@ -151,15 +153,23 @@ def _stage_exported(
 ) -> HCFG:
     from dycl_tvm.frontend import exported
 
+    fixed = None
     if example_inputs is None and not example_kwargs:
         args, kwargs = normalise(*exported.example_inputs_of(program, input_shapes))
+        fixed = tuple(input_shapes or ())
     elif input_shapes is not None:
         raise UsageError("give the shapes of an exported program by example_inputs or by input_shapes, not by both")
     else:
         args, kwargs = normalise(example_inputs, example_kwargs)
     with phases.phase("stage", f"read {len(program.graph.nodes)} nodes"):
         graph = exported.stage_exported(
-            program, args, kwargs, name=identifier(name or "exported"), dynamic_shapes=dynamic_shapes, max_length=max_length
+            program,
+            args,
+            kwargs,
+            name=identifier(name or "exported"),
+            dynamic_shapes=dynamic_shapes,
+            fixed=fixed,
+            max_length=max_length,
         )
         verify(graph)
     return graph

@@ -157,6 +157,8 @@ def _describe(metadata: dict[str, Any]) -> str:
         *(f"  {line}" for line in metadata.get("left_out", [])),
         "inputs",
         *(f"  {name}: {type_text(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
+        *(["sizes"] if metadata.get("sizes") else []),
+        *(f"  {size['name']}: {size['min']} to {size['max']}, as each call decides" for size in metadata.get("sizes", [])),
         "decisions",
         *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
         "return sites",

@@ -25,6 +25,8 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     printer,
 )
+from dycl_tvm.hcfg.sizes import shape_text
+from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import cuts_of
 
 
@@ -55,7 +57,7 @@ def summary(graph: HCFG) -> str:
         f"{len(graph.blocks)} blocks", f"{steps} steps", f"{len(graph.sub_dnns())} sub-DNNs",
         f"{len(graph.return_sites())} return sites", f"{_big(count_paths(graph))} paths",
     ]  # fmt: skip
-    return ", ".join(parts)
+    return ", ".join(parts + [f"{size.name} from {size.least} to {size.most}" for size in graph.sizes])
 
 
 def sub_dnn_lines(callee: SubDNN) -> list[str]:
@@ -87,8 +89,13 @@ class Names:
         self._values: dict[Value, str] = {}
         self._blocks: dict[Block, str] = {}
         self._constants: set[str] = set()
+        #: How the types of values are written whose sizes the caller decides.
+        self._types: dict[Value, str] = {}
         if graph is None:
             return
+        if graph.sizes:
+            self._types = {v: shape_text(v.type, k, graph.sizes) for k, v in enumerate(graph.inputs) if isinstance(v.type, TensorType)}
+            self._types |= {v: f"{v.type} from {size.least} to {size.most}" for v, size in zip(graph.size_params, graph.sizes)}
         for k, block in enumerate(graph.blocks):
             self._blocks[block] = f"bb{k}"
         for block in graph.blocks:
@@ -116,7 +123,7 @@ class Names:
 
     def declared(self, values: list[Value]) -> str:
         """Return a parameter list, with types and with the hints of the front end."""
-        return ", ".join(f"{self.operand(v)}{f' {v.name}' if v.name else ''}: {v.type}" for v in values)
+        return ", ".join(f"{self.operand(v)}{f' {v.name}' if v.name else ''}: {self._types.get(v, v.type)}" for v in values)
 
     def step(self, step: Step) -> str:
         """Return one step as a line."""

@@ -18,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import tvm
 import tvm.rpc
 from boards import Deployed
 from servers import Server, python_server, running, soon, tracker
 
+import dycl_tvm
 from dycl_tvm.cli.deploy import _shortly
 from dycl_tvm.cli.main import main
 from dycl_tvm.compare import difference
@@ -74,6 +76,25 @@ def test_a_remote_module_is_called_like_a_local_one(server: Server, deployed: Ca
         module.close()
         del module
     assert server.leftovers() == []
+
+
+def test_sizes_that_each_call_decides(server: Server, tmp_path: Path) -> None:
+    """Inputs go with the shape that they have, results come with theirs, and a size out of its bounds is an error."""
+    rows, steps = dycl_tvm.Dim("B", min=0, max=3), dycl_tvm.Dim("T", min=0, max=4)
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x.cumsum(1), torch.cat([x, x], 1).sum(0), x[x > 0]
+
+    artifact = dycl_tvm.build(model, (torch.ones(2, 2),), dynamic_shapes={"x": {0: rows, 1: steps}}, verify="off")
+    module = RemoteModule(connect(server.address), artifact.export_library(tmp_path / "net.so", embed_params=True))
+    for b, t in ((3, 4), (0, 4), (2, 0), (1, 1), (2, 3)):
+        x = torch.randn(b, t, generator=torch.Generator().manual_seed(b + t))
+        for got, want in zip(module(x.numpy()), model(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), want)
+    for b, t, message in ((4, 2, "dimension 0 is 4, expected B = 0 to 3"), (2, 5, "dimension 1 is 5, expected T = 0 to 4")):
+        with pytest.raises(RemoteError, match=message):
+            module(np.zeros((b, t), np.float32))
+    np.testing.assert_array_equal(module(np.ones((1, 2), np.float32))[0], [[1, 2]])
 
 
 def test_by_tvms_own_habit(server: Server, net: Deployed) -> None:

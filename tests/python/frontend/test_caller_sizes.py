@@ -9,7 +9,7 @@ from differential import check
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.errors import InputError, UsageError
+from dycl_tvm.errors import InputError, UnsupportedError, UsageError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.sizes import Dim
@@ -155,3 +155,30 @@ def test_what_cannot_be_meant(shapes, error, message):
 def test_a_fixed_size_is_no_size():
     graph = stage(lambda x: x + 1, (torch.ones(2, 4),), dynamic_shapes={"x": {0: 2, 1: None}})
     assert not graph.sizes and dycl_tvm.Dim is Dim
+
+
+def by_other_names(x):
+    turned, mean = x.flip(dims=(0, 1)), torch.var(x, False)
+    return turned, torch.linalg.norm(x), torch.linalg.norm(x, 1, 0), mean, torch.unsafe_chunk(x, 2, 1), torch.unsafe_split(x, 3, 1)
+
+
+def test_functions_that_are_others_by_another_name():
+    check(by_other_names, rows(3, 2, 4, 6), dynamic_shapes=({0: N},))
+    check(lambda x: (x.argmax(), x.argmin()), rows(3, 1, 2, 6), dynamic_shapes=({0: N},))
+
+
+def test_adding_to_the_product_of_an_empty_matrix():
+    """PyTorch leaves what it adds as small as it is then, so the result would have another shape."""
+    size = Dim("N", min=0, max=4)
+    call = stage(torch.addmv, (torch.ones(1), torch.ones(2, 3), torch.ones(3)), dynamic_shapes=[None, {0: size}, None]).interpret()
+    for n in (1, 2, 4):
+        torch.testing.assert_close(call(torch.ones(1), torch.ones(n, 3), torch.ones(3)), torch.full((n,), 4.0))
+    with pytest.raises(LimitError, match="addmv"):
+        call(torch.ones(1), torch.ones(0, 3), torch.ones(3))
+    same = stage(torch.addmv, (torch.ones(2), torch.ones(2, 3), torch.ones(3)), dynamic_shapes=[{0: size}, {0: size}, None]).interpret()
+    assert same(torch.ones(0), torch.ones(0, 3), torch.ones(3)).shape == (0,)
+
+
+def test_an_argument_that_the_rule_of_a_layer_does_not_know():
+    with pytest.raises(UnsupportedError, match="with these arguments"):
+        stage(lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, False, True, 2), (torch.ones(1, 3, 9, 9),), dynamic_shapes=({1: N},))

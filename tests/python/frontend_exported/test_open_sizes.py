@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from torch.nn import functional as F
 import dycl_tvm
 from dycl_tvm.errors import InputError, UnsupportedError, UsageError
 from dycl_tvm.frontend.exported import stage_exported
+from dycl_tvm.frontend.exported.graph import run_module
+from dycl_tvm.frontend.exported.session import ExportedSession
+from dycl_tvm.frontend.trace.values.numbers import bounds_of
+from dycl_tvm.frontend.trace.values.recording import recording
+from dycl_tvm.frontend.trace.values.tensors import fresh
+from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.hcfg.types import TensorType
 
 N = Dim("size", min=1, max=8)
 
@@ -117,7 +125,7 @@ def assert_same(found: Any, wanted: Any) -> None:
     found, wanted = pytree.tree_leaves(found), pytree.tree_leaves(wanted)
     assert len(found) == len(wanted)
     for got, want in zip(found, wanted):
-        torch.testing.assert_close(torch.as_tensor(got), want, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(want), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -191,3 +199,89 @@ def test_what_is_kept_for_gradients_is_no_result() -> None:
     program = export(KeepsForGradients(), (torch.randn(3, 8),), dynamic_shapes=({0: N},))
     with pytest.raises(UnsupportedError, match="KeptForGradients"):
         stage_exported(program, (torch.randn(3, 8),), dynamic_shapes=({0: N},))
+
+
+def sizes_of(program: ExportedProgram, **options: Any) -> list[tuple[str, int, int]]:
+    return [(s.name, s.least, s.most) for s in dycl_tvm.stage(program, **options).sizes]
+
+
+class Related(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return torch.cat([x, y[1:]]), x[:, None] - y[None, :], x.shape[0] * 2
+
+
+class Blocks(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0] // 8, 8, 4).sum(1)
+
+
+def test_the_bounds_of_the_program_are_those_of_the_artefact() -> None:
+    b = Dim("B", min=1, max=8)
+    program = export(Related(), (torch.randn(4), torch.randn(5)), dynamic_shapes={"x": {0: b}, "y": {0: b + 1}})
+    assert sizes_of(program) == [("B", 1, 8)]
+    call = dycl_tvm.stage(program).interpret()
+    for n in (1, 4, 8):
+        given = torch.randn(n), torch.randn(n + 1)
+        assert_same(call(*given), Related()(*given))
+    with pytest.raises(InputError, match="dimension 0 is 9, expected B = 1 to 8"):
+        call(torch.randn(9), torch.randn(10))
+    with pytest.raises(InputError, match="dimension 0 is 4, expected 5"):
+        call(torch.randn(4), torch.randn(4))
+    assert sizes_of(program, input_shapes={"x": (4,), "y": (5,)}) == []
+    blocks = export(Blocks(), (torch.randn(16, 4),), dynamic_shapes={"x": {0: 8 * Dim("_T", min=2, max=4)}})
+    call = dycl_tvm.stage(blocks).interpret()
+    for n in (16, 24, 32):
+        x = torch.randn(n, 4)
+        assert_same(call(x), Blocks()(x))
+    with pytest.raises(InputError, match=r"dimension 0 is 20, expected 8\*_T = 16 to 32, by 8"):
+        call(torch.randn(20, 4))
+
+
+def test_a_dimension_without_a_largest_size() -> None:
+    program = export(layers(), (torch.randn(3, 8),), dynamic_shapes={"input": {0: Dim("B")}})
+    with pytest.raises(UsageError, match=r"dimension 0 of the input input has no largest size, .* max_length=512"):
+        dycl_tvm.stage(program)
+    assert sizes_of(program, max_length=16)[0][2] == 16
+    assert sizes_of(program, input_shapes={"input": (3, 8)}) == []
+    assert sizes_of(program, dynamic_shapes=({0: N},)) == [("size", 1, 8)]
+    with pytest.raises(UsageError, match="may be 2 or more in this program, got 1"):
+        dycl_tvm.stage(
+            export(layers(), (torch.randn(3, 8),), dynamic_shapes={"input": {0: torch.export.Dim.AUTO}}), dynamic_shapes=({0: N},)
+        )
+
+
+class Counted(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Any:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= 6)
+        return torch.arange(k) + x.sum().long(), torch.zeros(k, 2).sum(0), x[:, :k]  # type: ignore[call-overload, misc]
+
+
+def test_an_assertion_bounds_a_size() -> None:
+    program = export(Counted(), (torch.randn(2, 6), torch.tensor(3)))
+    call = dycl_tvm.stage(program).interpret()
+    for n in (0, 1, 3, 6):
+        given = torch.randn(2, 6), torch.tensor(n)
+        assert_same(call(*given), Counted()(*given))
+    for n in (-1, 7):
+        with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+            call(torch.randn(2, 6), torch.tensor(n))
+
+
+def test_an_assertion_in_a_graph_within_says_nothing_of_what_follows() -> None:
+    """By hand, as PyTorch 2.13 exports no branch that takes a number: the inner graph asserts ``k <= 4``, and is left."""
+    inner, outer = torch.fx.Graph(), torch.fx.Graph()
+    k = inner.placeholder("k")
+    inner.call_function(torch.ops.aten._assert_scalar.default, (inner.call_function(operator.le, (k, 4)), "too large"))
+    inner.output(k)
+    number = outer.call_function(torch.ops.aten.item.default, (outer.placeholder("n"),))
+    outer.output((number,))
+    session = ExportedSession({})
+    n = Value(TensorType((), "int64"), "n")
+    session.builder.entry.params = [n]
+    with recording(session, []):
+        (found,) = run_module(session, torch.fx.GraphModule({}, outer), [fresh(n)])
+        before = bounds_of(found)
+        assert run_module(session, torch.fx.GraphModule({}, inner), [found]) is found
+        assert bounds_of(found) == before

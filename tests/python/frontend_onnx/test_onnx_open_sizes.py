@@ -227,6 +227,20 @@ def test_a_library_of_such_a_model(tmp_path: Path) -> None:
         module(numbers(9, 3))
 
 
+def test_a_bound_for_all_that_the_model_leaves_open() -> None:
+    body = "axes = Constant<value_ints: ints = [1]>() u = Unsqueeze(w, axes) y = Mul(x, u)"
+    made = model(f"two (float[N,M,3] x, float[N,3] w) => (float[N,M,3] y) {{ {body} }}")
+    feeds = [{"x": numbers(n, m, 3), "w": numbers(n, 3)} for n, m in ((1, 1), (2, 8), (8, 3))]
+    graph = checked(made, feeds, max_length=8)
+    assert [(size.name, size.least, size.most) for size in graph.sizes] == [("N", 1, 8), ("M", 1, 8)]
+    with pytest.raises(InputError, match="dimension 1 is 9, expected M = 1 to 8"):
+        run(graph, {"x": numbers(2, 9, 3), "w": numbers(2, 3)})
+    fixed = dycl_tvm.stage(made, input_shapes={"M": 5}, max_length=8)
+    assert [size.name for size in fixed.sizes] == ["N"] and fixed.entry.params[0].type.shape == (8, 5, 3)
+    with pytest.raises(UsageError, match="has no size; .* or max_length=8 for all such dimensions"):
+        dycl_tvm.stage(made)
+
+
 def test_names_that_python_has_not() -> None:
     text = "range (float[N,3] x, float[N,3] w) => (float[N,3] y) { forward = Add(x, w)  y = Mul(forward, training) }"
     made = model(text, weights={"training": numbers(3)})

@@ -45,7 +45,8 @@ def difference(want: Any, got: Any) -> str:
     return next(filter(None, map(_difference, wanted, given)), "")
 
 
-def _of_sample(sample: Sample, got: Any) -> str:
+def of_sample(sample: Sample, got: Any) -> str:
+    """Return where a result differs from eager's, as far as the operator defines it, or nothing."""
     if sample.operator in UNDEFINED:
         return ""
     want = sample.eager()
@@ -97,7 +98,7 @@ def _like(want: Any, got: Any) -> Any:
     return torch.as_tensor(got).view(torch.bfloat16) if want.dtype == torch.bfloat16 else torch.as_tensor(got)
 
 
-def _failed(sample: Sample, error: Exception) -> Outcome:
+def failed(sample: Sample, error: Exception) -> Outcome:
     """Return what an error says: a defect that the build found itself is one all the same."""
     kind = "wrong" if isinstance(error, VerificationError) else "refused"
     if not isinstance(error, DyclError) or isinstance(error, (InternalError, InvariantError)):
@@ -123,8 +124,8 @@ def staged(sample: Sample) -> Outcome:
             verify(graph)
             got = interpret(graph, [t.clone() for t in sample.tensors])[0]
         except Exception as error:
-            return _failed(sample, error)
-        text = _of_sample(sample, got)
+            return failed(sample, error)
+        text = of_sample(sample, got)
     return Outcome("wrong" if text else "right", sample.name, text)
 
 
@@ -138,7 +139,7 @@ def convertible(sample: Sample) -> Outcome:
             with resolve_target("llvm", None).target:
                 import_sub_dnns(graph.sub_dnns())
         except Exception as error:
-            return _failed(sample, error)
+            return failed(sample, error)
     return Outcome("right", sample.name)
 
 
@@ -153,12 +154,12 @@ def compiled(samples: Sequence[Sample]) -> list[Outcome]:
             results = _results(samples)
         except Exception as error:
             if len(samples) == 1:
-                return [_failed(samples[0], error)]
+                return [failed(samples[0], error)]
             half = len(samples) // 2
             return compiled(samples[:half]) + compiled(samples[half:])
         outcomes = []
         for sample, result in zip(samples, results):
-            text = _of_sample(sample, result)
+            text = of_sample(sample, result)
             outcomes.append(Outcome("wrong" if text else "right", sample.name, text))
         return outcomes
 

@@ -42,7 +42,8 @@ def said(text: str) -> str:
     """Return what is said below the user's line."""
     lines = text.splitlines()
     below = [k for k, line in enumerate(lines) if line.strip() and not line.strip().strip("^~")]
-    return (next(iter(lines[below[-1] + 1 :]), "") if below else lines[0])[:140]
+    rest = lines[below[-1] + 1 :] if below else [line for line in lines if 'File "' not in line]
+    return next(iter(rest), "")[:140]
 
 
 def _reason(text: str) -> str:

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parent))
@@ -21,13 +21,16 @@ sys.path.insert(0, os.fspath(Path(__file__).parent))
 import torch  # noqa: E402
 from check import Outcome, compiled, convertible, staged  # noqa: E402
 from samples import OPERATORS, UNDEFINED, Sample, samples  # noqa: E402
+from sizes import WAYS, Sized, apart, built, outcomes_of, sized  # noqa: E402
 
 from opinfo import said  # noqa: E402
 
+#: Columns of the page: types, and who decides sizes.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64")
+COLUMNS = (*DTYPES, *(f"size by {way}" for way in WAYS))
 _PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 _BATCH = 40
-_SIGNS = {"compiled": "●", "right": "○", "refused": "–", "wrong": "✗", "crashed": "✗", "": ""}
+_SIGNS = {"compiled": "●", "right": "○", "partly": "◐", "refused": "–", "wrong": "✗", "crashed": "✗", "": ""}
 #: What does not count: training, sparse tensors, memory that nobody wrote or that is made another size.
 _OTHER = re.compile(r"sparse|batch_norm|cross_entropy\.chunked|ctc_loss|resize|rrelu|fractional_max_pool")
 
@@ -55,8 +58,8 @@ def read_page(path: Path) -> Found:
         name = cells[0].removesuffix(" *") if cells else ""
         if name not in OPERATORS:
             continue
-        for dtype, sign in zip(DTYPES, cells[1:]):
-            text = cells[-1].replace("\\|", "|") if sign and kinds[sign] == "refused" else ""
+        for dtype, sign in zip(COLUMNS, cells[1:-1]):
+            text = cells[-1].replace("\\|", "|") if sign and kinds[sign] in ("refused", "partly") else ""
             found[name, dtype] = {"operator": name, "dtype": dtype, "kind": kinds[sign], "text": text, "samples": counts.get(dtype, "0")}
     return found
 
@@ -126,6 +129,60 @@ def _build(store: Store, dtype: str, batch: list[tuple[str, Sample]]) -> None:
             print(f"{bad.kind}: {bad.sample}: {bad.text}", flush=True)
 
 
+def fill_sizes(store: Store, count: int, build: bool, again: str, only: str) -> None:
+    """Find out what is missing of sizes that are decided at run time, for so many samples of each operator and dimensions of each."""
+    torch.set_num_threads(1)  # processes are forked
+    batch: list[tuple[Sized, str]] = []
+    for name in OPERATORS:
+        if name in UNDEFINED or not re.search(only, name):
+            continue
+        ways = [way for way in WAYS if store.lacks(name, f"size by {way}", False, again)]
+        if ways:
+            _fill_ways(store, name, ways, count)
+        if build and store.found[name, "size by caller"]["kind"] == "right":
+            batch += [(case, "caller") for s in samples(name, torch.float32, 1) for case in sized(s, 1)]
+        if len(batch) >= _BATCH:
+            _build_sizes(store, batch)
+            batch = []
+    _build_sizes(store, batch)
+
+
+def _fill_ways(store: Store, name: str, ways: Sequence[str], count: int) -> None:
+    found = apart(lambda: _sized_kinds(name, ways, count))
+    by_eager = found is None and apart(lambda: sum(1 for s in samples(name, torch.float32, count) for _ in sized(s, count))) is None
+    for way in ways:
+        if found is not None:
+            kind, text, cases = found[way]
+        else:
+            kind, text, cases = ("", "", 0) if by_eager else ("crashed", "the process ended", 0)
+        store.put(name, f"size by {way}", kind, text, cases)
+        if kind in ("wrong", "crashed"):
+            print(f"{kind}: {name} by {way}: {text}", flush=True)
+
+
+def _sized_kinds(name: str, ways: Sequence[str], count: int) -> dict[str, tuple[str, str, int]]:
+    """Return for each way the kind of its outcomes, one that says why, and how many there were."""
+    found = outcomes_of(samples(name, torch.float32, count), ways, count)
+    return {way: _together([o for _, of, o in found if of == way]) for way in ways}
+
+
+def _together(outcomes: Sequence[Outcome]) -> tuple[str, str, int]:
+    kinds = {o.kind for o in outcomes}
+    bad = next((o for kind in ("crashed", "wrong", "refused", "limited") for o in outcomes if o.kind == kind), None)
+    if bad is None:
+        return "right" if outcomes else "", "", len(outcomes)
+    kind = bad.kind if bad.kind in ("crashed", "wrong") else "partly" if kinds - {"refused"} else "refused"
+    return kind, re.sub(r"\[[^]]*\]", "[...]", said(bad.text)), len(outcomes)
+
+
+def _build_sizes(store: Store, batch: list[tuple[Sized, str]]) -> None:
+    for (case, way), outcome in zip(batch, built(batch)):
+        kind = "compiled" if outcome.kind == "right" else outcome.kind
+        store.put(case.sample.operator, f"size by {way}", kind, "" if kind == "compiled" else said(outcome.text), 1)
+        if kind != "compiled":
+            print(f"{outcome.kind}: {outcome.sample}: {outcome.text}", flush=True)
+
+
 def _share(kinds: Counter[str]) -> str:
     right, total = kinds["compiled"] + kinds["right"], sum(kinds.values()) - kinds[""]
     return f"{right} of {total} ({100 * right / total:.1f} %)" if total else ""
@@ -133,7 +190,7 @@ def _share(kinds: Counter[str]) -> str:
 
 def page(found: Found) -> Iterator[str]:
     """Yield the lines of the page."""
-    names = [name for name in OPERATORS if any((name, d) in found for d in DTYPES)]
+    names = [name for name in OPERATORS if any((name, d) in found for d in COLUMNS)]
 
     def kind(name: str, dtype: str) -> str:
         return found.get((name, dtype), {"kind": ""})["kind"]
@@ -148,6 +205,7 @@ def page(found: Found) -> Iterator[str]:
     yield "| ● | compiled, and right |"
     yield "| ○ | staged, run by the reference interpreter and right, and taken by the compiler's import; not compiled for this page |"
     yield "| – | refused; the reason stands in the last column |"
+    yield "| ◐ | of sizes: right of some dimensions or sizes, refused of others |"
     yield "| ✗ | wrong |"
     yield ""
     yield "An operator that is missing can be [added](adding-an-operator.md). Empty: PyTorch has no samples of the type."
@@ -179,15 +237,34 @@ def page(found: Found) -> Iterator[str]:
     )
     yield ""
     yield f"Right in all types but complex ones: {_share(best)} of the operators."
+    yield from _sizes_section(found, names)
     yield from ("", "## Each", "")
-    yield "| operator | " + " | ".join(DTYPES) + " | why not |"
-    yield "|---|" + ":-:|" * len(DTYPES) + "---|"
+    yield "| operator | " + " | ".join(COLUMNS) + " | why not |"
+    yield "|---|" + ":-:|" * len(COLUMNS) + "---|"
     for name in sorted(names, key=str.lower):
-        said_of = [found[name, d]["text"] for d in DTYPES if (name, d) in found and found[name, d]["text"]]
+        said_of = [found[name, d]["text"] for d in COLUMNS if (name, d) in found and found[name, d]["text"]]
         texts = dict.fromkeys(said_of)
         mark = "" if _counts(name) else " *"
-        yield f"| {name}{mark} | " + " | ".join(_SIGNS[kind(name, d)] for d in DTYPES) + " | " + "; ".join(texts).replace("|", "\\|") + " |"
+        yield (
+            f"| {name}{mark} | " + " | ".join(_SIGNS[kind(name, d)] for d in COLUMNS) + " | " + "; ".join(texts).replace("|", "\\|") + " |"
+        )
     yield from ("", "\\* not counted")
+
+
+def _sizes_section(found: Found, names: Sequence[str]) -> Iterator[str]:
+    """Yield what is said of sizes that are decided at run time."""
+    yield from ("", "## Sizes", "")
+    yield "Samples of float32, of which one dimension, and those that have to go with it, has a size that is decided at run time: by the"
+    yield "caller (`dynamic_shapes`), by the end of a slice that is a number of the run, or by a mask. Each is run at the bound, at one"
+    yield "less, at 1 and 0, and at one more than it, which is an error before anything runs ([dynamic-shapes.md](dynamic-shapes.md))."
+    yield ""
+    yield "| size by | right | compiled | right of some | refused | wrong |"
+    yield "|---|---|---|---|---|---|"
+    for way in WAYS:
+        of = (name for name in names if _counts(name) and (name, f"size by {way}") in found)
+        kinds = Counter(found[name, f"size by {way}"]["kind"] for name in of)
+        wrong = kinds["wrong"] + kinds["crashed"]
+        yield f"| {way} | {_share(kinds)} | {kinds['compiled']} | {kinds['partly']} | {kinds['refused']} | {wrong} |"
 
 
 def main() -> int:
@@ -197,7 +274,8 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2, help="of each operator and type")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="types of which what is missing is found out")
     parser.add_argument("--compiled", default=",".join(DTYPES), help="types of which samples are compiled, not only interpreted")
-    parser.add_argument("--again", default="", help="kinds that are done again: refused,wrong,crashed")
+    parser.add_argument("--sizes", choices=("interpreted", "compiled"), help="find out what is missing of sizes decided at run time")
+    parser.add_argument("--again", default="", help="kinds that are done again: refused,partly,wrong,crashed")
     parser.add_argument("--only", default="", help="operators whose names hold this regular expression")
     parser.add_argument("--page", type=Path, default=_PAGE)
     parser.add_argument("--anew", action="store_true", help="what the page says does not count")
@@ -206,6 +284,8 @@ def main() -> int:
     store = Store(options.store, None if options.anew else options.page)
     for dtype in filter(None, options.dtypes.split(",")):
         fill(store, dtype, options.samples, dtype in options.compiled.split(","), options.again, options.only)
+    if options.sizes:
+        fill_sizes(store, options.samples, options.sizes == "compiled", options.again, options.only)
     options.page.write_text("\n".join(page(store.found)) + "\n", encoding="utf-8")
     return int(any(row["kind"] in ("wrong", "crashed") for row in store.found.values()))
 

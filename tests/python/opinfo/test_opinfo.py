@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 import torch
 from chains import Chains, is_stable
 from check import Outcome, compiled, convertible, staged
 from samples import OPERATORS, UNDEFINED, samples
+from sizes import WAYS, Sized, built, outcomes_of
 
 
 def _bad(outcomes: list[Outcome]) -> list[Outcome]:
@@ -89,3 +92,26 @@ def test_random_chains_of_operators_with_views_between() -> None:
     outcomes = [staged(chain) for chain in chosen] + compiled(ready)
     assert not _bad(outcomes)
     assert len(ready) >= 2
+
+
+#: Operators whose samples are taken with sizes that are decided at run time: one in so many, spread by a hash of their names.
+ONE_IN = 24
+
+
+def _spread(share: int) -> list[str]:
+    return [name for name in OPERATORS if name not in UNDEFINED and zlib.crc32(name.encode()) % ONE_IN == share]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sizes_of_the_run_staged(way: str) -> None:
+    outcomes = [o for name in _spread(5) for _, _, o in outcomes_of(samples(name, torch.float32, 1), [way], 2)]
+    assert not _bad(outcomes)
+    assert sum(o.kind == "right" for o in outcomes) > 10
+
+
+def test_sizes_of_the_run_compiled() -> None:
+    found = [of for name in _spread(7)[::2] for of in outcomes_of(samples(name, torch.float32, 1), ["caller", "slice"], 1)]
+    ready: list[tuple[Sized, str]] = [(case, way) for case, way, outcome in found if outcome.kind == "right"]
+    outcomes = built(ready[:12])
+    assert not _bad(outcomes)
+    assert sum(o.kind == "right" for o in outcomes) > 6

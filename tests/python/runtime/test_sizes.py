@@ -180,6 +180,46 @@ def test_an_input_that_was_returned_is_given_back(tmp_path: Path) -> None:
         capi.check(library, library.dycl_run(module._session, values, 2, ctypes.byref(ctypes.c_int32())))
 
 
+def test_a_size_out_of_its_bounds_leaves_results_alone(tmp_path: Path) -> None:
+    """Nothing is written, neither to tensors of the caller nor to state; and the session goes on."""
+    size = dycl_tvm.Dim("N", min=1, max=4)
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.calls = self.calls + 1
+            return x * 2, self.calls + x.sum()
+
+    artifact = dycl_tvm.build(Counting(), (torch.ones(2, 3),), dynamic_shapes={"x": {0: size}}, verify="off")
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "net.so", embed_params=True))
+    library, value, site = module._library, capi.Value(), ctypes.c_int32()
+    value.type = capi.TENSOR
+    out = np.full((4, 3), 5.0, np.float32)
+
+    def tensor(array: np.ndarray) -> capi.DLTensor:
+        made = capi.DLTensor(
+            array.ctypes.data, capi.DL_CPU, 0, 2, *capi.DL_DTYPES["float32"], 1, (ctypes.c_int64 * 2)(*array.shape), None, 0
+        )
+        made.kept = array
+        return made
+
+    target = tensor(out)
+    addresses = (ctypes.c_void_p * 1)(ctypes.addressof(target))
+    for n in (3, 5, 0, 1):
+        given, before = tensor(np.ones((n, 3), np.float32)), out.copy()
+        value.address = ctypes.addressof(given)
+        status = library.dycl_run_into(module._session, ctypes.byref(value), 1, addresses, 1, None, ctypes.byref(site))
+        if 1 <= n <= 4:
+            capi.check(library, status)
+            assert out[:n].tolist() == [[2.0] * 3] * n
+        else:
+            assert status == capi.ERROR_INPUT and out.tolist() == before.tolist()
+    assert module(torch.ones(1, 3))[1].item() == 3 + 3
+
+
 def run(*command: object) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

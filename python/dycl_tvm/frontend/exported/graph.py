@@ -39,6 +39,14 @@ def run_module(session: ExportedSession, module: Any, args: Sequence[Any]) -> An
     """Record one graph module, called from the node at hand, and return what its output node holds."""
     if not isinstance(module, torch.fx.GraphModule):
         session.refuse(f"a control flow operator calls a {type(module).__name__}, which is no graph", "export the model again")
+    told = session.told
+    try:
+        return _run_nodes(session, module, args)
+    finally:
+        session.forget(told)  # a branch or body that is left, or never entered: its assertions say nothing of what follows
+
+
+def _run_nodes(session: ExportedSession, module: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
     caller = session.node
     env: dict[torch.fx.Node, Any] = {}
     given = iter(args)
@@ -141,6 +149,8 @@ def _python_code(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
 # -- assertions --------------------------------------------------------------------------------------------------------
 def _assert_scalar(session: ExportedSession, cond: Any, message: str = "assertion failed") -> None:
     session.check(scalars.truth_operand(cond), "RuntimeError", message)
+    if scalars.is_symbolic(cond) and cond.node.test is not None:
+        session.holds(cond.node.test)
 
 
 def _assert_tensor(

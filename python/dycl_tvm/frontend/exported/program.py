@@ -9,7 +9,7 @@ changed become state variables.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
 from dycl_tvm.frontend.exported.session import ExportedSession
-from dycl_tvm.frontend.exported.shapes import check_shapes, check_sizes, specialised
+from dycl_tvm.frontend.exported.shapes import by_parameter, check_shapes, check_sizes, open_dimensions, specialised
 from dycl_tvm.frontend.trace.dimensions import at_size
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
@@ -32,6 +32,7 @@ from dycl_tvm.frontend.trace.values.storage import tensor_type
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh, read
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Operand, Return, ReturnSite, StateVar, Value
+from dycl_tvm.hcfg.sizes import Dim
 from dycl_tvm.hcfg.types import INT
 
 
@@ -62,6 +63,7 @@ def stage_exported(
     *,
     name: str = "exported",
     dynamic_shapes: Any = None,
+    fixed: Collection[str] | None = None,
     max_length: int | None = None,
 ) -> HCFG:
     """Turn an exported program into an HCFG.
@@ -75,9 +77,12 @@ def stage_exported(
     name : str
         Name of the graph.
     dynamic_shapes : mapping or sequence, optional
-        Dimensions that the callers of the artefact decide, as for models in Python; the program was exported with them open.
+        Dimensions that the callers of the artefact decide, as for models in Python; the program was exported with them open. None: those
+        that the program leaves open, up to the bounds that it has.
+    fixed : collection of str, optional
+        Inputs all of whose dimensions are those of the example, if ``dynamic_shapes`` is None. None: so are dimensions without a bound.
     max_length : int, optional
-        Of tensors whose length the data decides and nothing else bounds.
+        Of tensors whose length the data decides and nothing else bounds, and of open dimensions without a bound that are not fixed.
 
     Raises
     ------
@@ -86,17 +91,28 @@ def stage_exported(
     UnsupportedError
         With the user's file, line and code where the program knows them.
     """
-    return _Program(program, args, dict(kwargs or {}), name, dynamic_shapes, Limits(length=max_length)).stage()
+    return _Program(program, args, dict(kwargs or {}), name, dynamic_shapes, fixed, Limits(length=max_length)).stage()
 
 
 class _Program:
     def __init__(
-        self, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, dynamic_shapes: Any, limits: Limits
+        self,
+        program: ExportedProgram,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        dynamic_shapes: Any,
+        fixed: Collection[str] | None,
+        limits: Limits,
     ) -> None:
         self.program, self.name, self.limits = program, name, limits
         self.signature = program.graph_signature
-        self.inputs = Inputs(_signature_of(program), args, kwargs, dynamic_shapes)
         self.placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+        self.users = [s for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT]
+        self.metas = [self._placeholder(s).meta.get("val") for s in self.users]
+        forward = _signature_of(program)
+        open_sizes = self._left_open(forward, fixed) if dynamic_shapes is None else dynamic_shapes
+        self.inputs = Inputs(forward, args, kwargs, open_sizes)
         self._check_call(args, kwargs)
         self.tensors, self.names = self._weights()
         #: Names in the signature of the tensors that a call leaves changed, in the order in which they were found.
@@ -113,13 +129,23 @@ class _Program:
     def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Check structure, dtypes and shapes of the inputs against the program."""
         leaves = self._leaves_of(args, kwargs)
-        users = [s for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT]
-        if len(leaves) != len(users):
-            raise UsageError(f"the exported program takes {len(users)} inputs (nested ones counted singly), got {len(leaves)}")
-        metas = [self._placeholder(s).meta.get("val") for s in users]
-        names = [str(s.arg.name) for s in users]
-        check_shapes(names, metas, leaves, self.program.range_constraints)
-        check_sizes(self.inputs.sizes, names, metas, leaves, self.program.range_constraints)
+        if len(leaves) != len(self.users):
+            raise UsageError(f"the exported program takes {len(self.users)} inputs (nested ones counted singly), got {len(leaves)}")
+        names = [str(s.arg.name) for s in self.users]
+        check_shapes(names, self.metas, leaves, self.program.range_constraints)
+        check_sizes(self.inputs.sizes, names, self.metas, leaves, self.program.range_constraints)
+
+    def _left_open(self, forward: Any, fixed: Collection[str] | None) -> dict[str, Any] | None:
+        """Return the sizes that the program leaves open, as users write them; None if there are none."""
+        spec = self.program.call_spec.in_spec
+        assert spec is not None
+        args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
+
+        def sizes_of(name: str, k: int) -> dict[int, Dim] | None:
+            return open_dimensions(name, self.metas[k], self.program.range_constraints, fixed, self.limits.length)
+
+        written = by_parameter(forward, args, kwargs, sizes_of)
+        return {name: of for name, of in written.items() if any(isinstance(x, Dim) for x in pytree.tree_leaves(of))} or None
 
     def _leaves_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return the leaves in the order of the program's placeholders."""

@@ -39,6 +39,8 @@ class ExportedSession(Session):
         super().__init__(self._origin_of_node, limits, decisions=_NoDecisions)
         self.get(Constants).names = names
         self.node: torch.fx.Node | None = None
+        #: What assertions tell of numbers where they hold, with what was known before, in their order.
+        self._told: list[tuple[Any, Any]] = []
 
     def _origin_of_node(self) -> Origin | None:
         """Return the place in the user's code that the node at hand comes from."""
@@ -63,6 +65,21 @@ class ExportedSession(Session):
         elif not cond:
             self.builder.terminate(Raise(kind, message, self.origin()))
             raise Dead
+
+    def holds(self, test: Any) -> None:
+        """Go on where a test of numbers holds: what it tells of them is known until :meth:`forget`."""
+        self._told.append((test, test.begin(True)))
+
+    @property
+    def told(self) -> int:
+        """How many assertions have told something that still holds."""
+        return len(self._told)
+
+    def forget(self, told: int) -> None:
+        """Go on where only the first ``told`` assertions are known to hold."""
+        while len(self._told) > told:
+            test, before = self._told.pop()
+            test.end(before)
 
     def refuse(self, reason: str, advice: str = "") -> Any:
         """Raise an error at the node at hand."""

@@ -4,26 +4,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
 
 import sympy  # type: ignore[import-untyped]
 import torch
 import torch.utils._pytree as pytree
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.hcfg.sizes import InputSize
+from dycl_tvm.hcfg.sizes import Dim, InputSize
 
 
 def specialised(
     forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any], input_shapes: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the example inputs with the shapes that ``input_shapes`` gives; ``forward`` has the signature of the program."""
-    bound = inspect.signature(forward).bind(*args, **kwargs)
     left = dict(input_shapes)
+    known: list[str] = []
 
-    def leaf(path: Any, value: Any) -> Any:
-        name = _name(path)
+    def leaf(name: str, value: Any) -> Any:
+        known.append(name)
         if name not in left:
             return value
         if not isinstance(value, torch.Tensor):
@@ -31,11 +31,10 @@ def specialised(
         shape = tuple(left.pop(name))
         return value if shape == tuple(value.shape) else torch.zeros(shape, dtype=value.dtype)
 
-    made = pytree.tree_map_with_path(leaf, dict(bound.arguments))
+    made = by_parameter(forward, args, kwargs, leaf)
     if left:
-        known = [_name(p) for p, _ in pytree.tree_flatten_with_path(dict(bound.arguments))[0]]
         raise UsageError(f"input_shapes names {', '.join(map(repr, left))}; the program has the inputs {', '.join(known)}")
-    call = inspect.BoundArguments(bound.signature, made)
+    call = inspect.BoundArguments(inspect.signature(forward), cast(Any, made))
     return call.args, call.kwargs
 
 
@@ -85,7 +84,81 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
     for symbol, (got, where) in bound.items():
         allowed = ranges.get(symbol)
         if allowed is not None and not (allowed.lower <= got <= allowed.upper):
-            raise UsageError(f"{where} may be {allowed.lower} to {allowed.upper} in this program, got {got}")
+            known = f"{allowed.lower} to {allowed.upper}" if allowed.upper < _LARGEST else f"{allowed.lower} or more"
+            raise UsageError(
+                f"{where} may be {known} in this program, got {got}; give sizes that it was exported for, or export it for more"
+            )
+
+
+def open_dimensions(
+    name: str, meta: Any, ranges: Mapping[Any, Any], fixed: Collection[str] | None, max_length: int | None
+) -> dict[int, Dim] | None:
+    """Return the dimensions of an input that a program leaves open, as sizes up to the bounds that it has; None if there are none.
+
+    Parameters
+    ----------
+    name : str
+        That of the forward's parameter, and the way to the leaf within it.
+    meta
+        What the program knows of the input.
+    ranges : mapping
+        From symbols to the ranges of their values.
+    fixed : collection of str, optional
+        Inputs that have the sizes of the example. None: so have all dimensions without a largest size.
+    max_length : int, optional
+        The largest size of those that have none.
+
+    Raises
+    ------
+    UsageError
+        If a dimension has no largest size; says where to give one.
+    """
+    if not isinstance(meta, torch.Tensor) or (fixed is not None and name in fixed):
+        return None
+    found = {k: _open(n, f"dimension {k} of the input {name}", ranges, fixed, max_length) for k, n in enumerate(meta.shape)}
+    return {k: size for k, size in found.items() if size is not None} or None
+
+
+def _open(n: Any, where: str, ranges: Mapping[Any, Any], fixed: Collection[str] | None, max_length: int | None) -> Dim | None:
+    expr = n.node.expr if isinstance(n, torch.SymInt) else None
+    if expr is None or len(expr.free_symbols) != 1:
+        return None
+    (symbol,) = expr.free_symbols
+    factor, constant = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+    if expr != factor * symbol + constant or not factor.is_integer or factor < 1 or symbol not in ranges:
+        return None
+    least, most, size = int(ranges[symbol].lower), ranges[symbol].upper, _written_name(symbol, n.node.shape_env)
+    if most > _LARGEST:
+        if fixed is None:
+            return None
+        if max_length is None:
+            raise UsageError(
+                f"{where} has no largest size, for which memory is planned: give one in the export (torch.export.Dim({size!r}, max=512)), "
+                f"as dynamic_shapes (dycl_tvm.Dim({size!r}, min={least}, max=512)), or for all of them as max_length=512; "
+                "or fix it by input_shapes"
+            )
+        most = (max_length - constant) // factor
+    return Dim(size, min=least, max=int(most)) * int(factor) + int(constant)
+
+
+#: A larger bound is none: the exporter writes those of its integers where there is none.
+_LARGEST = 1 << 40
+
+
+def _written_name(symbol: Any, environment: Any) -> str:
+    """Return the name that the user gave to a size in the export; that of the symbol if it is not known, as of a program from a file."""
+    shown = getattr(environment, "source_name_to_debug_name", {})
+    for source in getattr(environment, "var_to_sources", {}).get(symbol, ()):
+        name = shown.get(source.name, getattr(source, "source_name", ""))
+        if name.isidentifier():
+            return str(name)
+    return str(symbol)
+
+
+def by_parameter(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fill: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return ``fill(name, leaf)`` of every leaf, nested as the inputs are, by the forward's parameters."""
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    return cast(dict[str, Any], pytree.tree_map_with_path(lambda path, leaf: fill(_name(path), leaf), dict(bound.arguments)))
 
 
 def check_sizes(

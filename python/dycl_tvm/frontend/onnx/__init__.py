@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dycl_tvm.frontend.onnx.opened import open_model
+    from dycl_tvm.frontend.onnx.opened import open_dimensions, open_model
     from dycl_tvm.frontend.onnx.stage import stage_onnx
     from dycl_tvm.frontend.onnx.values import NeedsValue
 
-__all__ = ["NeedsValue", "is_onnx", "open_model", "stage_onnx"]
+__all__ = ["NeedsValue", "is_onnx", "open_dimensions", "open_model", "stage_onnx"]
 
 
 def is_onnx(model: Any) -> bool:
@@ -27,10 +27,10 @@ def __getattr__(name: str) -> Any:
         from dycl_tvm.frontend.onnx.stage import stage_onnx
 
         return stage_onnx
-    if name == "open_model":
-        from dycl_tvm.frontend.onnx.opened import open_model
+    if name in ("open_dimensions", "open_model"):
+        from dycl_tvm.frontend.onnx import opened
 
-        return open_model
+        return getattr(opened, name)
     if name == "NeedsValue":
         from dycl_tvm.frontend.onnx.values import NeedsValue
 

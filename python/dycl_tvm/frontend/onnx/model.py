@@ -137,6 +137,29 @@ def inputs_of(
     return [_input(i, given, open_dims[i.name]) for i in inputs]
 
 
+def left_open(model: Model, shapes: Shapes | None, fixed: Mapping[str, Any], most: int) -> dict[str, dict[int, Dim]]:
+    """Return the dimensions of each input that neither the model nor ``shapes`` fix, as sizes up to ``most`` that each call decides.
+
+    Parameters
+    ----------
+    model : Model
+    shapes, fixed : mapping
+        As those of :func:`inputs_of`.
+    most : int
+    """
+    settled = {i.name for i in model.proto.graph.initializer} | set(fixed) | set(shapes or {})
+    found = {
+        i.name: {
+            k: Dim(dim.dim_param or f"{i.name}_{k}", max=most)
+            for k, dim in enumerate(i.type.tensor_type.shape.dim)
+            if not dim.HasField("dim_value") and dim.dim_param not in settled
+        }
+        for i in model.proto.graph.input
+        if i.name not in settled
+    }
+    return {name: dims for name, dims in found.items() if dims}
+
+
 def _open(inputs: Sequence[Any], written: Mapping[str, Any]) -> dict[str, dict[int, Dim]]:
     """Return the dimensions of each input that each call decides; those of one symbol are equal."""
     found: dict[str, dict[int, Dim]] = {i.name: {} for i in inputs}
@@ -249,6 +272,7 @@ def _sizes(name: str, type_: Any, shape: Any, given: dict[str, Any], open_dims: 
             raise UsageError(
                 f"dimension {k} of the input {name!r} ({shown}) has no size; "
                 f"give the shape: input_shapes={{{name!r}: ({example})}}{by_name}; "
-                f"or a bound, up to which each call decides: dynamic_shapes={{{dim.dim_param or name!r}: {bound}}}"
+                f"or a bound, up to which each call decides: dynamic_shapes={{{dim.dim_param or name!r}: {bound}}}, "
+                "or max_length=8 for all such dimensions"
             )
     return tuple(sizes)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.frontend.onnx.model import Input, inputs_of, load_model
+from dycl_tvm.frontend.onnx.model import Input, inputs_of, left_open, load_model
 from dycl_tvm.frontend.onnx.program import Program, program_of
 from dycl_tvm.frontend.onnx.stage import fixed_values
 from dycl_tvm.hcfg.nodes import HCFG
@@ -74,6 +74,14 @@ def open_model(
     program = program_of(loaded, [i.name for i in inputs], fixed)
     bounds = {program.inputs[i.name]: i.open for i in inputs if i.open}
     return OpenModel(loaded.proto.graph.name or "model", program, tuple(map(_example, inputs)), bounds)
+
+
+def open_dimensions(
+    model: Any, input_shapes: Mapping[str, Any] | None, input_values: Mapping[str, Any] | None, most: int
+) -> dict[str, dict[int, Dim]]:
+    """Return the dimensions that a model leaves open, up to ``most``, as ``dynamic_shapes`` has them; the parameters are those of
+    :func:`open_model`."""
+    return left_open(load_model(model), input_shapes, fixed_values(input_values), most)
 
 
 def _example(given: Input) -> Any:

@@ -7,7 +7,6 @@ What is computed of their elements is in :mod:`.grown_math`. A function that is 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from typing import Any
 
@@ -34,6 +33,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     elementwise,
     multiplied,
     refuse_call,
+    takes,
 )
 from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
@@ -106,7 +106,7 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if handler is not None and handler is not elementwise:
         kwargs = {_NUMPYS.get(name, name): x for name, x in kwargs.items()}
         args = (kwargs.pop("input"), *args) if "input" in kwargs else args
-        handler = handler if _takes(handler, (func, *args), kwargs) else None
+        handler = handler if takes(handler, (func, *args), kwargs) else None
     if handler is not None:
         run = functools.partial(handler, func, *args, **kwargs)
         if (func in MATH or func in ORDER or func in PLACES or is_elementwise(func)) and current().handlers:
@@ -164,15 +164,6 @@ def _is_settled(x: Any) -> bool:
 def _settled(x: Any) -> Any:
     """Return what has a plain shape, or is a plain number, where the number of trips is known."""
     return x if not _is_settled(x) else x.settled() if isinstance(x, Grown) else x.node.length.settled
-
-
-def _takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function is called as its handler knows it: with these arguments, of which ``t`` is a tensor that grows."""
-    try:
-        given = inspect.signature(handler).bind(*args, **kwargs).arguments
-    except TypeError:
-        return False
-    return "t" not in given or isinstance(given["t"], Grown)
 
 
 # -- questions ------------------------------------------------------------------------------------------------------------
@@ -247,8 +238,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
-    **dict.fromkeys(named("split split_with_sizes", _T, torch), _parts),
-    **dict.fromkeys([_T.chunk, torch.chunk], _chunk),
+    **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), _parts),
+    **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), _chunk),
     _T.copy_: _copied,
     **dict.fromkeys([_T.fill_, _T.zero_], _filled_with),
     _T.__iter__: iterated,

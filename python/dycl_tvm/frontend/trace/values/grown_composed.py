@@ -178,7 +178,16 @@ def _multiplied(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
+def _require_elements(t: Tensor, otherwise: str) -> None:
+    """End the call where a tensor may be empty, and is: what PyTorch does then is of another shape, or nothing at all."""
+    least, _ = scalars.bounds_of(t.numel()) or (1, 1)
+    if least < 1:
+        limit(scalars.operand_of(t.numel() > 0), otherwise)
+
+
 def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    if b.dim() == 1 and (input.dim() == 0 or (type(input.size(0)) is int and (type(a.size(0)), a.size(0)) != (int, input.size(0)))):
+        _require_elements(a, "addmv() of an empty matrix leaves the tensor that it adds as small as it is")
     made = (torch.bmm if a.dim() == 3 else torch.matmul)(a, b)
     made = made if type(alpha) is int and alpha == 1 else made * alpha
     return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
@@ -186,10 +195,8 @@ def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, *others: Any, need_weights: bool = True, **kwargs: Any) -> Any:
     masked = any(kwargs.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
-    if (need_weights or masked) and (scalars.bounds_of(query.numel()) or (1, 1))[
-        0
-    ] < 1:  # PyTorch's fast path returns None, its other one raises
-        limit(scalars.operand_of(query.numel() > 0), "attention of no rows has no weights and takes no mask")
+    if need_weights or masked:  # PyTorch's fast path returns None, its other one raises
+        _require_elements(query, "attention of no rows has no weights and takes no mask")
     body: Any = body_of(F.multi_head_attention_forward)
     return body(query, key, value, *others, need_weights=need_weights, **kwargs)
 
@@ -210,6 +217,13 @@ def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> 
 
 def _dist(a: Tensor, b: Tensor, p: float = 2) -> Tensor:
     return torch.linalg.vector_norm(a - b, p)
+
+
+def _vector_norm(t: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    typed = {} if dtype is None else {"dtype": dtype}
+    if ord is None or type(dim) is int or (dim is None and t.dim() == 1):
+        return torch.linalg.vector_norm(t, 2 if ord is None else ord, dim, keepdim, **typed)
+    return _refuse("linalg.norm() of matrices")  # type: ignore[no-any-return]
 
 
 def _with_mean(spread: Any) -> Callable[..., Any]:
@@ -327,6 +341,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.pairwise_distance: _pairwise_distance,
     torch.cdist: _cdist,
     **dict.fromkeys(named("dist", *_BOTH), _dist),
+    torch.linalg.norm: _vector_norm,
     torch.var_mean: _with_mean(torch.var),
     torch.std_mean: _with_mean(torch.std),
     **dict.fromkeys(named("nansum", *_BOTH), _nansum),

@@ -8,6 +8,7 @@ lies there. Products are in :mod:`.grown_products`.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -229,7 +230,8 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
         if not dims or fill is None or (indices and dim is not None and len(dims) > 1) or (dim is None and keepdim):
             return refuse_call(func, t)
         if indices and dim is None and t.dim_() > 1:
-            return refuse_call(func, t)
+            with current().functions:
+                return func(t.reshape(-1))
         if partial:
             for d in t.lengths:
                 if d in dims:
@@ -239,6 +241,15 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
         return new_in(made, left_of(t, dims, keepdim))
 
     return handler
+
+
+def takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function is called as its handler knows it: with these arguments, of which ``t`` is a tensor that grows."""
+    try:
+        given = inspect.signature(handler).bind(*args, **kwargs).arguments
+    except TypeError:
+        return False
+    return "t" not in given or isinstance(given["t"], Grown)
 
 
 def check_not_empty(func: Any, t: Grown, *args: Any, least: int = 1, along: int | None = None) -> None:

@@ -51,9 +51,9 @@ from dycl_tvm.hcfg.types import INT, TensorType
 _T = torch.Tensor
 
 
-def flip(func: Any, t: Grown, *dims: Any) -> Any:
+def flip(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     """Turn dimensions round: along that of unknown length, the last that there is comes first."""
-    turned = [d % t.dim_() for d in flat(dims)]
+    turned = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
     whole: torch.Tensor = t.padded()
     others = [d for d in turned if d not in t.lengths]
     whole = whole.flip(others) if others else whole
@@ -483,6 +483,8 @@ def logsumexp(func: Any, t: Grown, dim: Any, keepdim: bool = False) -> Any:
 
 def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
     """Variance and standard deviation: along the dimension of unknown length, the mean of squares is taken of what there is."""
+    if type(dim) is bool and unbiased is None:  # var(x, False)
+        dim, unbiased = None, dim
     if type(dim) is bool or dtype_of(t) not in (torch.float32, torch.float64) or type(correction) not in (type(None), int):
         return refuse_call(func, t)
     less = (1 if unbiased is None or unbiased else 0) if correction is None else correction

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from dycl_tvm.frontend.trace.values.arguments import tensors_of
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as ALONG
-from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call, takes
 
 
 def _of_rows(rank: int | None = None) -> Handler:
@@ -30,7 +30,12 @@ def _of_rows(rank: int | None = None) -> Handler:
 
 def _or_along(of_rows: Handler, along: Handler) -> Handler:
     """Return how to call a layer that is known too where the dimension is not the first."""
-    return lambda func, t, *args, **kwargs: (of_rows if list(t.lengths) == [0] else along)(func, t, *args, **kwargs)
+
+    def handler(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+        chosen = of_rows if list(t.lengths) == [0] else along
+        return chosen(func, t, *args, **kwargs) if takes(chosen, (func, t, *args), kwargs) else refuse_call(func, t, args, kwargs)
+
+    return handler
 
 
 def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any) -> Any:
