@@ -24,7 +24,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 FRONT = "dycl.front"
 #: Sizes that a kernel takes are inputs behind all others, in the order of these numbers.
 SIZES = "dycl.sizes"
-#: Distinct least indices of one loop's stores: beyond, its trips are not told apart.
+#: Least indices of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
 _MOST_STORES = 6
 
 
@@ -142,8 +142,7 @@ class _Skips:
             at = _least(store.indices[dim], inner, values)
             if at is None or not _mentions(at, loop.loop_var):
                 return None
-            if not any(tvm_ffi.structural_equal(at, other) and extent == e for other, e in least):
-                least.append((at, extent))
+            least = _with_least(least, at, extent)
         if not least or len(least) > _MOST_STORES:
             return None
         tests = [at.astype("int64") < self.sizes[e.size] * e.factor + e.constant for at, e in least]
@@ -177,6 +176,19 @@ def _least(index: Any, inner: Sequence[Any], values: dict[Any, Any]) -> Any:
             if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or _mentions(index, loop.loop_var):
                 return None
     return analyzer.simplify(index)
+
+
+def _with_least(least: list[tuple[Any, Extent]], at: Any, extent: Extent) -> list[tuple[Any, Extent]]:
+    """Return the indices with one more; of those that are always as far apart the least is enough."""
+    kept, analyzer = [], tvm.sym.Analyzer()
+    for other, e in least:
+        apart = analyzer.simplify(other.astype("int64") - at.astype("int64"))
+        if e == extent and isinstance(apart, tirx.IntImm):
+            if int(apart) <= 0:
+                return least
+            continue
+        kept.append((other, e))
+    return [*kept, (at, extent)]
 
 
 def _found(stmt: Any, kind: Any) -> list[Any]:
