@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.ir.expr import Var
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted
+from dycl_tvm.backends.tir_cpu.scratch import Scratch, end, found, mentions, scratch_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
 #: Of a function: what is wanted of its one output, as rows (dimension, number of the size's input, factor, constant).
@@ -71,12 +72,17 @@ class _Skips:
             wanted[int(dim)] = Extent(int(size), int(factor), int(constant))
         self.wanted: list[tuple[Any, Wanted]] = [(self.out, tuple(wanted))]
         #: A view that is not known has no limit: no size is ever small enough.
-        views = _found(fn.body, tirx.DeclBuffer)
+        views = found(fn.body, tirx.DeclBuffer)
         self.aliases: list[tuple[Any, Any]] = [(v.buffer, _buffer_of(v.data)) for v in views]
         never_whole = Bounds([(-(1 << 62), 1 << 62)] * count)
         for view, of in self.aliases:
             if of is not None and of.same_as(self.out) and view.dtype == self.out.dtype:
                 self.wanted.append((view, never_whole.reshaped(tuple(wanted), shape, [int(s) for s in view.shape])))
+
+        self.scratch = scratch_of(fn.body)
+        #: Loops that may have a test: in the innermost one, a test in each trip would cost what it saves.
+        self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For)}
+        self.tests: dict[Any, tuple[Any, list[Scratch]]] = {}
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
@@ -92,8 +98,8 @@ class _Skips:
             return tirx.IfThenElse(stmt.condition, self._visit(stmt.then_case), orelse)
         if not isinstance(stmt, tirx.For) or int(stmt.kind) not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return stmt
-        if not _found(stmt.body, tirx.For):
-            return stmt  # the innermost loop: a test in each trip would cost what it saves
+        if stmt not in self.tested:
+            return stmt
         body = self._visit(stmt.body)
         needed = self._needed(stmt)
         if needed is not None:
@@ -114,33 +120,57 @@ class _Skips:
 
     def _needed(self, loop: Any) -> Any:
         """Return whether a trip writes what is wanted; None if that does not depend on the trip, or cannot be told."""
+        test, scratch = self._test(loop)
+        if test is None or not scratch:
+            return test
+
+        def same(other: Any) -> Any:
+            of = self._test(other)[0] if int(other.kind) == tirx.ForKind.SERIAL and other in self.tested else None
+            if of is None:
+                return None
+            renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
+            return of if tvm_ffi.structural_equal(renamed, test) else None
+
+        return test if all(s.in_trips(same) for s in scratch) else None
+
+    def _test(self, loop: Any) -> tuple[Any, list[Scratch]]:
+        """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides."""
+        if loop not in self.tests:
+            self.tests[loop] = self._tested(loop)
+        return self.tests[loop]
+
+    def _tested(self, loop: Any) -> tuple[Any, list[Scratch]]:
         body = loop.body
-        local = [s.buffer for s in _found(body, tirx.AllocBuffer)]
-        if not all(self._writes_nothing_else(s, local) for s in _found(body, tirx.Evaluate)):
-            return None
-        stores = []
-        for s in _found(body, tirx.BufferStore):
-            owner = self._owner(s.buffer)
-            if not _is_one_of(owner, local):
-                wanted = next((w for b, w in self.wanted if b.same_as(s.buffer)), None)
-                if wanted is None:
-                    return None
+        local = [s.buffer for s in found(body, tirx.AllocBuffer)]
+        if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
+            return None, []
+        stores, scratch = [], []
+        for s in found(body, tirx.BufferStore):
+            if _is_one_of(self._owner(s.buffer), local):
+                continue
+            wanted = next((w for b, w in self.wanted if b.same_as(s.buffer)), None)
+            own = next((c for c in self.scratch if c.buffer.same_as(s.buffer)), None)
+            if wanted is not None:
                 stores.append((s, wanted))
+            elif own is None:
+                return None, []
+            elif own not in scratch:
+                scratch.append(own)
         tests = [self._reaches(stores, dim, loop, body) for dim in range(max((len(w) for _, w in stores), default=0))]
-        found = [t for t in tests if t is not None]
-        return tirx.all(*found) if len(found) > 1 else found[0] if found else None
+        known = [t for t in tests if t is not None]
+        return (tirx.all(*known) if len(known) > 1 else known[0] if known else None), scratch
 
     def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dim: int, loop: Any, body: Any) -> Any:
         """Return whether any store is at an index of a dimension that is wanted, if that depends on the trip."""
-        inner = _found(body, tirx.For)
-        values = {b.var: b.value for b in _found(body, tirx.Bind)}
+        inner = found(body, tirx.For)
+        values = {b.var: b.value for b in found(body, tirx.Bind)}
         least: list[tuple[Any, Extent]] = []
         for store, wanted in stores:
             extent = wanted[dim] if dim < len(wanted) else None
             if extent is None:
                 return None
-            at = _least(store.indices[dim], inner, values)
-            if at is None or not _mentions(at, loop.loop_var):
+            at = end(store.indices[dim], inner, values, "min_value")
+            if at is None or not mentions(at, loop.loop_var):
                 return None
             least = _with_least(least, at, extent)
         if not least or len(least) > _MOST_STORES:
@@ -157,25 +187,11 @@ class _Skips:
 
     def _writes_nothing_else(self, stmt: Any, local: Sequence[Any]) -> bool:
         """Whether a call of a function is handed only memory of the trip's own, and inputs, which no kernel writes."""
-        buffers = [a.args[0].source for a in _found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") == "tirx.address_of"]
-        raw = [a for a in _found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr")]
+        buffers = [a.args[0].source for a in found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") == "tirx.address_of"]
+        raw = [a for a in found(stmt, tvm.ir.Call) if getattr(a.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr")]
         owners = [self._owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(_is_one_of(b, local) or _is_one_of(b, inputs) for b in owners)
-
-
-def _least(index: Any, inner: Sequence[Any], values: dict[Any, Any]) -> Any:
-    """Return the least that an index can be in the loops ``inner``, outer ones first; None if that cannot be told."""
-    for _ in range(len(values) + 1):
-        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
-    analyzer = tvm.sym.Analyzer()
-    for loop in reversed(inner):
-        if _mentions(index, loop.loop_var):
-            domain = tvm.sym.IntervalSet(loop.min, loop.min + loop.extent - 1)
-            index = analyzer.int_set(index, {loop.loop_var: domain}).min_value
-            if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or _mentions(index, loop.loop_var):
-                return None
-    return analyzer.simplify(index)
 
 
 def _with_least(least: list[tuple[Any, Extent]], at: Any, extent: Extent) -> list[tuple[Any, Extent]]:
@@ -189,16 +205,6 @@ def _with_least(least: list[tuple[Any, Extent]], at: Any, extent: Extent) -> lis
             continue
         kept.append((other, e))
     return [*kept, (at, extent)]
-
-
-def _found(stmt: Any, kind: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(stmt, [(kind, found.append)], order="pre")
-    return found
-
-
-def _mentions(expr: Any, variable: Any) -> bool:
-    return any(v.same_as(variable) for v in _found(expr, Var))
 
 
 def _is_one_of(buffer: Any, buffers: Sequence[Any]) -> bool:
