@@ -31,10 +31,10 @@ _MOST_STORES = 6
 
 def with_front(fn: Any, wanted: Wanted) -> Any:
     """Return a function that is to be given a front: :func:`add_sizes` gives it the inputs, :func:`skip_behind` the tests."""
-    sizes = sorted({e.size for e in wanted if e is not None})
-    if not sizes:
+    sizes = sorted({e.size for e in wanted if e is not None and e.factor})
+    rows = [[d, sizes.index(e.size) if e.factor else -1, e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
+    if not rows:
         return fn
-    rows = [[d, sizes.index(e.size), e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
     return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
 
 
@@ -86,7 +86,8 @@ class _Skips:
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
-        return tirx.SeqStmt([*reads, self._visit(body)])
+        made = self._visit(body)
+        return tirx.SeqStmt([*reads, made]) if reads else made
 
     def _visit(self, stmt: Any) -> Any:
         if isinstance(stmt, tirx.SeqStmt):
@@ -112,7 +113,7 @@ class _Skips:
         wanted, shape = self.wanted[0][1], [int(s) for s in self.out.shape]
         launches = int(loop.annotations.get(LAUNCHES, 1))
         # the work is in proportion to what is wanted
-        few = [(self.sizes[e.size] * e.factor + e.constant) * launches < n for e, n in zip(wanted, shape) if e is not None]
+        few = [self._number(e) * launches < n for e, n in zip(wanted, shape) if e is not None]
         alone = tirx.any(*few) if len(few) > 1 else few[0]
         hint = tirx.Evaluate(tirx.call_extern("int32", "__dycl_next_launch_alone", alone.astype("int32")))
         strided = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_stride_pattern", tirx.const(1, "int32"), loop)
@@ -175,8 +176,12 @@ class _Skips:
             least = _with_least(least, at, extent)
         if not least or len(least) > _MOST_STORES:
             return None
-        tests = [at.astype("int64") < self.sizes[e.size] * e.factor + e.constant for at, e in least]
+        tests = [at.astype("int64") < self._number(e) for at, e in least]
         return tirx.any(*tests) if len(tests) > 1 else tests[0]
+
+    def _number(self, extent: Extent) -> Any:
+        """Return an extent as an expression."""
+        return self.sizes[extent.size] * extent.factor + extent.constant if extent.factor else tirx.const(extent.constant, "int64")
 
     def _owner(self, buffer: Any) -> Any:
         """Return the buffer whose memory a view shows."""

@@ -42,25 +42,35 @@ class Scratch:
 
         ``same`` returns the test of a loop by its variable; None for loops that have another one.
         """
-        size: int | None = None
+        groups: list[tuple[list[Any], list[Sequence[Any]]]] = []
         for indices, loops in self.uses:
-            tested = [loop for loop in loops if same(loop) is not None]
-            if self.escapes or len(tested) != 1 or not isinstance(tested[0].min, tirx.IntImm) or int(tested[0].min):
-                return False
-            own, around, test = tested[0].loop_var, loops[0], same(tested[0])
-            inside = [v.loop_var for v in found(around, tirx.For)] + [b.var for b in found(around, tirx.Bind)]
-            # wherever the loops around it are, the same trips are needed; or fewer and fewer of them, so that what is kept is as it was
-            for variable in inside:
-                if not variable.same_as(own) and mentions(test, variable):
-                    outermost = variable.same_as(around.loop_var) and around.same_as(self.uses[0][1][0])
-                    if not (outermost and int(around.kind) == tirx.ForKind.SERIAL and _falls(test, variable)):
-                        return False
-            sizes = [_part(index, own, tested[0]) for index in indices]
-            if size is None:
-                size = next((n for n in sizes if n is not None), None)
-            if size is None or size not in sizes:
-                return False
-        return size is not None
+            group = next((g for of, g in groups if len(of) == len(loops) and all(a.same_as(b) for a, b in zip(of, loops))), None)
+            if group is None:
+                groups.append((loops, group := []))
+            group.append(indices)
+        sizes = [self._parts(loops, group, same) for loops, group in groups]
+        return not self.escapes and bool(sizes) and bool(set.intersection(*sizes))
+
+    def _parts(self, loops: Sequence[Any], uses: Sequence[Sequence[Any]], same: Callable[[Any], Any]) -> set[tuple[int, int]]:
+        """Return along which dimensions there are parts, and how long these are, as loads and stores in the same loops tell."""
+        tested = [loop for loop in loops if same(loop) is not None]
+        if len(tested) != 1 or not isinstance(tested[0].min, tirx.IntImm) or int(tested[0].min):
+            return set()
+        own, around, test = tested[0].loop_var, loops[0], same(tested[0])
+        inside = [v.loop_var for v in found(around, tirx.For)] + [b.var for b in found(around, tirx.Bind)]
+        # wherever the loops around it are, the same trips are needed; or fewer and fewer of them, so that what is kept is as it was
+        for variable in [v for v in found(test, Var) if not v.same_as(own) and any(v.same_as(i) for i in inside)]:
+            outermost = variable.same_as(around.loop_var) and all(l and l[0].same_as(around) for _, l in self.uses)
+            if not (outermost and int(around.kind) == tirx.ForKind.SERIAL and _falls(test, variable)):
+                return set()
+        inner = list(loops[[loop.same_as(tested[0]) for loop in loops].index(True) + 1 :])
+        values = {b.var: b.value for b in found(tested[0].body, tirx.Bind)}
+        distinct: list[Sequence[Any]] = []
+        for indices in uses:
+            if not any(all(tvm_ffi.structural_equal(a, b) for a, b in zip(indices, other)) for other in distinct):
+                distinct.append(indices)
+        parts = [{(d, n) for d, i in enumerate(indices) if (n := _part(i, own, inner, values)) is not None} for indices in distinct]
+        return set.intersection(*parts)
 
 
 def scratch_of(body: Any) -> list[Scratch]:
@@ -131,9 +141,8 @@ def _falls(test: Any, variable: Any) -> bool:
     return len(parts) == 2 and isinstance(parts[0], tirx.IntImm) and int(parts[0]) >= 0
 
 
-def _part(index: Any, number: Any, loop: Any) -> int | None:
-    """Return n where an index is from ``n * number`` to ``n * number + n - 1`` in all trips of the loops in ``loop``."""
-    inner, values = found(loop.body, tirx.For), {b.var: b.value for b in found(loop.body, tirx.Bind)}
+def _part(index: Any, number: Any, inner: Sequence[Any], values: dict[Any, Any]) -> int | None:
+    """Return n where an index is from ``n * number`` to ``n * number + n - 1`` in all trips of the loops ``inner``."""
     ends = [end(index, inner, values, "min_value"), end(index, inner, values, "max_value")]
     sizes = []
     for e in ends:
@@ -149,8 +158,10 @@ def _part(index: Any, number: Any, loop: Any) -> int | None:
 
 def end(index: Any, inner: Sequence[Any], values: dict[Any, Any], which: str) -> Any:
     """Return the least or the largest that an index can be in the loops ``inner``, outer ones first; None if that cannot be told."""
-    for _ in range(len(values) + 1):
+    for _ in range(len(values)):
         index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    if found(index, tirx.Ramp):  # several at once
+        return None
     analyzer = tvm.sym.Analyzer()
     for loop in reversed(inner):
         if mentions(index, loop.loop_var):
