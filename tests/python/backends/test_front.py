@@ -22,10 +22,10 @@ N = Extent(0, 1, 0)
 @pytest.mark.parametrize(("rows", "k"), [(64, 256), (128, 1024)])
 def test_rows_behind_what_is_wanted_are_not_computed(rows: int, k: int) -> None:
     """Tiles of many rows, and such as a kernel copies for itself: what is behind the last tile that is wanted stays as it was."""
-    work = Dense(1, rows, k, 64)
-    plan = FAMILY.candidates(work, machine())[0]
+    work = Dense(1, rows, 64, k)
+    plan = FAMILY.plans(work, machine())[0]
     front = with_front(FAMILY.kernel(work, plan, machine()), (None, N, None))
-    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, tvm.target.Target(AVX2))
+    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, AVX2)
     random = np.random.default_rng(0)
     x, w = (random.standard_normal(shape).astype("float32") for shape in ((1, rows, k), FAMILY.packed(work, plan, machine()).shape))
     weights = np.concatenate(list(w), 1)[:, :64]
