@@ -63,7 +63,7 @@ bench-calls: setup  ## Measure what a call from Python costs beyond one in C
 # `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
 SIZES_ARGS ?=
 
-bench-sizes: setup  ## Measure networks whose callers decide a size against static builds of each size, and ONNX Runtime
+bench-sizes: setup  ## Measure networks whose callers decide a size against static builds of each size, ONNX Runtime and OpenVINO
 	$(BIN)/python benchmarks/sizes.py $(SIZES_ARGS)
 
 # `make bench-real REAL_ARGS="--networks 'BERT-base, 128 tokens' --precisions fp32 --batches 1 8 --threads 1 2"`

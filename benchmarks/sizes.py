@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Networks whose callers decide a size: one build for all sizes, against a static build of each size, and against ONNX Runtime.
+"""Networks whose callers decide a size: one build for all sizes, against a static build of each size, and against ONNX Runtime and
+OpenVINO with dynamic shapes.
 
 Each contender is a process; they take turns, so that what else the machine does meets all of them. A row has the median of the rounds, in
-microseconds, at sizes that change with each call.
+microseconds, at sizes that change with each call: with one thread of the time of the processor, otherwise of the clock.
 
     python benchmarks/sizes.py [--networks NAME ...] [--rounds N] [--threads N]
 """
@@ -14,17 +15,19 @@ import importlib.util
 import math
 import multiprocessing
 import os
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-_CONTENDERS = ("dynamic", "static", "onnxruntime")
+_CONTENDERS = ("dynamic", "static", "onnxruntime", "openvino")
 
 
 class UNet(nn.Module):
@@ -57,18 +60,87 @@ def _encoder() -> nn.Module:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True), 4, enable_nested_tensor=False)
 
 
-#: Name to the network, the input of a size, the dimension that is the size, and the largest.
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor], int, int]] = {
-    "perceptron, batch": (
+class Decoder(nn.Module):
+    """A step of a decoder: a token, and the keys and values of those before it, which it returns with one more."""
+
+    def __init__(self, width: int = 256, heads: int = 4, layers: int = 4, most: int = 128) -> None:
+        super().__init__()
+        self.words, self.places, self.heads = nn.Embedding(1000, width), nn.Embedding(most, width), heads
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, heads, 4 * width, batch_first=True) for _ in range(layers))
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, token: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        x = self.words(token) + self.places(torch.full((1, 1), keys.shape[3]))
+        kept: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        for i, layer in enumerate(self.layers):
+            inner = nn.functional.linear(layer.norm1(x), layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias)
+            q, k, v = (y.view(1, 1, self.heads, -1).transpose(1, 2) for y in inner.chunk(3, -1))
+            k, v = torch.cat([keys[i], k], 2), torch.cat([values[i], v], 2)
+            kept[0].append(k)
+            kept[1].append(v)
+            x = x + layer.self_attn.out_proj(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, 1, -1))
+            x = x + layer.linear2(nn.functional.gelu(layer.linear1(layer.norm2(x))))
+        return self.head(x), torch.stack(kept[0]), torch.stack(kept[1])
+
+
+class Patches(nn.Module):
+    """A vision transformer for pictures of any height and width that are multiples of its patches."""
+
+    def __init__(self, width: int = 192, patch: int = 16, most: int = 8) -> None:
+        super().__init__()
+        self.patch, self.places = nn.Conv2d(3, width, patch, patch), nn.Parameter(torch.randn(1, width, most, most) / 50)
+        layer = nn.TransformerEncoderLayer(width, 3, 4 * width, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patch(x)
+        x = (x + self.places[:, :, : x.shape[2], : x.shape[3]]).flatten(2).transpose(1, 2)
+        return self.head(self.layers(x).mean(1))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network: its inputs of a size, of each of them the dimensions that a size decides, with the factor, and the largest size."""
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[int], tuple[torch.Tensor, ...]]
+    dims: tuple[dict[int, tuple[str, int]], ...]
+    most: int
+    least: int = 1
+
+    def shapes(self, dim: Callable[..., Any]) -> tuple[dict[int, Any] | None, ...]:
+        """Return the dynamic shapes, in the words of ``dim``, a ``Dim``."""
+        named: dict[str, Any] = {}
+        for of in self.dims:
+            for name, _ in of.values():
+                named.setdefault(name, dim(name, min=self.least, max=self.most))
+        return tuple({d: named[n] * k if k != 1 else named[n] for d, (n, k) in of.items()} or None for of in self.dims)
+
+
+def _of_one(make: Callable[[], nn.Module], inputs: Callable[[int], torch.Tensor], dim: int, most: int) -> Network:
+    return Network(make, lambda n: (inputs(n),), ({dim: ("N", 1)},), most)
+
+
+def _cache(n: int) -> torch.Tensor:
+    return torch.randn(4, 1, 4, n, 64)
+
+
+_PICTURE = ({2: ("H", 16), 3: ("W", 16)},)
+NETWORKS = {
+    "perceptron, batch": _of_one(
         lambda: nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 10)),
         lambda n: torch.randn(n, 256),
         0,
         64,
     ),
-    "convolutions, batch": (_convolutions, lambda n: torch.randn(n, 3, 32, 32), 0, 16),
-    "u-net, batch": (UNet, lambda n: torch.randn(n, 3, 64, 64), 0, 8),
-    "transformer, tokens": (_encoder, lambda n: torch.randn(1, n, 256), 1, 128),
-    "transformer, batch": (_encoder, lambda n: torch.randn(n, 32, 256), 0, 8),
+    "convolutions, batch": _of_one(_convolutions, lambda n: torch.randn(n, 3, 32, 32), 0, 16),
+    "u-net, batch": _of_one(UNet, lambda n: torch.randn(n, 3, 64, 64), 0, 8),
+    "u-net, height and width": Network(UNet, lambda n: (torch.randn(1, 3, 4 * n, 4 * n),), ({2: ("H", 4), 3: ("W", 4)},), 16),
+    "transformer, tokens": _of_one(_encoder, lambda n: torch.randn(1, n, 256), 1, 128),
+    "transformer, batch": _of_one(_encoder, lambda n: torch.randn(n, 32, 256), 0, 8),
+    "vision transformer, height and width": Network(Patches, lambda n: (torch.randn(1, 3, 16 * n, 16 * n),), _PICTURE, 8),
+    "decoder, cache": Network(Decoder, lambda n: (torch.full((1, 1), n), _cache(n), _cache(n)), ({}, {3: ("T", 1)}, {3: ("T", 1)}), 127),
 }
 
 
@@ -77,60 +149,79 @@ def sizes_of(most: int) -> list[int]:
     return sorted({max(1, round(most * k / 9)) for k in range(10)})
 
 
-def _loaded(model: nn.Module, example: torch.Tensor, folder: Path, **options: Any) -> Callable[[torch.Tensor], Any]:
+def _loaded(model: nn.Module, example: tuple[torch.Tensor, ...], folder: Path, **options: Any) -> Callable[..., Any]:
     import dycl_tvm
 
-    artifact = dycl_tvm.build(model, (example,), verify="off", **options)
+    artifact = dycl_tvm.build(model, example, verify="off", **options)
     artifact.export_library(folder / "net.so")
     artifact.save_params(folder / "net.params")
     return dycl_tvm.load(folder / "net.so", folder / "net.params")
 
 
-def _calls(contender: str, network: str, threads: int, folder: Path) -> dict[int, Callable[[torch.Tensor], Any]]:
-    """Return what computes the network at each size."""
-    make, inputs, dim, most = NETWORKS[network]
+def _calls(contender: str, name: str, threads: int, folder: Path) -> tuple[dict[int, Callable[..., Any]], float]:
+    """Return what computes the network at each size, and the seconds that one build takes, of the largest size where there are several."""
+    network = NETWORKS[name]
     torch.manual_seed(0)
-    model, sizes = make().eval(), sizes_of(most)
+    model, sizes = network.make().eval(), sizes_of(network.most)
+    start = time.process_time()
     if contender == "static":
         found = {}
         for n in sizes:
+            start = time.process_time()
             (folder / str(n)).mkdir()
-            found[n] = _loaded(model, inputs(n), folder / str(n))
-        return found
+            found[n] = _loaded(model, network.inputs(n), folder / str(n))
+        return found, time.process_time() - start
     if contender == "dynamic":
         import dycl_tvm
 
-        call = _loaded(model, inputs(most), folder, dynamic_shapes=({dim: dycl_tvm.Dim("N", min=1, max=most)},))
-        return dict.fromkeys(sizes, call)
+        call = _loaded(model, network.inputs(network.most), folder, dynamic_shapes=network.shapes(dycl_tvm.Dim))
+    else:
+        path = str(folder / "net.onnx")
+        example, shapes = network.inputs(max(2, network.most // 2)), network.shapes(torch.export.Dim)
+        torch.onnx.export(model, example, path, dynamic_shapes=shapes, dynamo=True, verbose=False)
+        call = (_onnxruntime if contender == "onnxruntime" else _openvino)(path, threads)
+    return dict.fromkeys(sizes, call), time.process_time() - start
+
+
+def _onnxruntime(path: str, threads: int) -> Callable[..., Any]:
     import onnxruntime
 
-    path = str(folder / "net.onnx")
-    size = torch.export.Dim("N", min=1, max=most)
-    torch.onnx.export(model, (inputs(max(2, most // 2)),), path, dynamic_shapes=({dim: size},), dynamo=True, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return dict.fromkeys(sizes, lambda x: session.run(None, {name: x.numpy()}))
+    names = [i.name for i in session.get_inputs()]
+    return lambda *given: session.run(None, {name: x.numpy() for name, x in zip(names, given)})
+
+
+def _openvino(path: str, threads: int) -> Callable[..., Any]:
+    import openvino
+
+    exact = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(path, "CPU", exact).create_infer_request()
+    return lambda *given: list(request.infer([x.numpy() for x in given], share_inputs=True).values())
+
+
+def _first(got: Any) -> torch.Tensor:
+    return torch.as_tensor(got[0] if isinstance(got, (list, tuple)) else got)
 
 
 def _work(connection: Any, contender: str, network: str, threads: int) -> None:
     """Build, say so, and then measure all sizes for each message that comes."""
     torch.set_num_threads(threads)
-    make, inputs, _, _ = NETWORKS[network]
+    clock = time.process_time if threads == 1 else time.perf_counter
+    of = NETWORKS[network]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            start = time.perf_counter()
-            calls = _calls(contender, network, threads, Path(folder))
+            os.environ["DYCL_CACHE_DIR"] = f"{folder}/cache"  # builds are to be whole
+            calls, seconds = _calls(contender, network, threads, Path(folder))
             torch.manual_seed(0)
-            model = make().eval()
-            given = {n: inputs(n) for n in calls}
+            model = of.make().eval()
+            given = {n: of.inputs(n) for n in calls}
             with torch.no_grad():
                 for n, call in calls.items():
-                    got = call(given[n])
-                    got = torch.as_tensor(got[0] if isinstance(got, list) else got)
-                    torch.testing.assert_close(got, model(given[n]), rtol=1e-3, atol=1e-4)
-            connection.send(time.perf_counter() - start)
+                    torch.testing.assert_close(_first(call(*given[n])), _first(model(*given[n])), rtol=1e-3, atol=1e-4)
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            connection.send((seconds, memory))
         except Exception as error:
             connection.send(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
             return
@@ -138,9 +229,9 @@ def _work(connection: Any, contender: str, network: str, threads: int) -> None:
             times: dict[int, list[float]] = {n: [] for n in calls}
             for _ in range(8):
                 for n, call in calls.items():  # another size at each call
-                    start = time.perf_counter()
-                    call(given[n])
-                    times[n].append(time.perf_counter() - start)
+                    start = clock()
+                    call(*given[n])
+                    times[n].append(clock() - start)
             connection.send({n: statistics.median(t) for n, t in times.items()})
 
 
@@ -158,6 +249,7 @@ def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) 
             print(f"  {contender} takes no part: {said}")
         else:
             links[contender] = ours
+            print(f"  {contender}: {said[0]:.1f} s to build (export to ONNX counts), {said[1]:.0f} MiB at most")
     found: dict[str, list[dict[int, float]]] = {c: [] for c in links}
     for _ in range(rounds):
         for contender, link in links.items():
@@ -189,7 +281,7 @@ def main() -> None:
     unknown = [n for n in given.networks if n not in NETWORKS]
     if unknown:
         parser.error(f"no network {', '.join(unknown)}; there are {', '.join(NETWORKS)}")
-    contenders = [c for c in _CONTENDERS if c != "onnxruntime" or importlib.util.find_spec("onnxruntime")]
+    contenders = [c for c in _CONTENDERS if c in ("dynamic", "static") or importlib.util.find_spec(c)]
     for network in given.networks:
         measure(network, given.rounds, given.threads, contenders)
 

@@ -16,7 +16,8 @@ from tvm.ir.expr import Var
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted
 
-#: Of a function: what is wanted of its one output, as rows (dimension, place of the size in SIZES, factor, constant).
+#: Of a function: what is wanted of its one output, as rows (dimension, place of the size in SIZES, factor, constant); place -1 and factor 0
+#: where no size plays a part.
 FRONT = "dycl.front"
 #: The sizes that a kernel asks for, in order.
 SIZES = "dycl.sizes"
@@ -24,10 +25,10 @@ SIZES = "dycl.sizes"
 
 def with_front(fn: Any, wanted: Wanted) -> Any:
     """Return a function that is to be given a front."""
-    sizes = sorted({e.size for e in wanted if e is not None})
-    if not sizes:
+    sizes = sorted({e.size for e in wanted if e is not None and e.factor})
+    rows = [[d, sizes.index(e.size) if e.factor else -1, e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
+    if not rows:
         return fn
-    rows = [[d, sizes.index(e.size), e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
     return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
 
 
@@ -84,19 +85,31 @@ class Stores:
 
 
 def least(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any]) -> Any:
-    """Return the least that an index can be; None if that cannot be told.
+    """Return the least that an index can be: :func:`end`."""
+    return end(index, inner, values, "min_value")
+
+
+def end(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any], which: str) -> Any:
+    """Return the least ("min_value") or the largest ("max_value") that an index can be; None if that cannot be told.
 
     ``inner`` are variables with their least value and their extent, outer ones first, ``values`` variables and what they stand for.
     """
-    for _ in range(len(values) + 1):
+    for _ in range(len(values)):
         index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    if found(index, tirx.Ramp):  # several at once
+        return None
     analyzer = tvm.sym.Analyzer()
     for var, first, extent in reversed(inner):
         if mentions(index, var):
-            index = analyzer.int_set(index, {var: tvm.sym.IntervalSet(first, first + extent - 1)}).min_value
+            index = getattr(analyzer.int_set(index, {var: tvm.sym.IntervalSet(first, first + extent - 1)}), which)
             if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or mentions(index, var):
                 return None
     return analyzer.simplify(index)
+
+
+def trips(loops: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+    """Return the variables of loops with their least value and their extent."""
+    return [(loop.loop_var, loop.min, loop.extent) for loop in loops]
 
 
 def found(stmt: Any, kind: Any) -> list[Any]:

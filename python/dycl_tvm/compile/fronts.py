@@ -340,10 +340,9 @@ class _Planner:
         wanted = inside.get(call.outputs[0])
         if built or kernel is None or wanted is None:
             return call
-        wanted = tuple(e if e is not None and e.factor else None for e in wanted)
-        sizes = tuple(sorted({e.size for e in wanted if e is not None}))
+        sizes = tuple(sorted({e.size for e in wanted if e is not None and e.factor}))
         keys = self._keys_of(lst, call, wanted)
-        if not sizes and keys is None:
+        if all(e is None for e in wanted) and keys is None:
             return call
         if not self.as_inputs:
             sizes = ()

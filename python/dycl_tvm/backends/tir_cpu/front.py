@@ -18,10 +18,11 @@ from tvm import tirx
 from tvm.ir.expr import Var
 
 from dycl_tvm.backends.extents import Extent, Wanted
-from dycl_tvm.backends.front import SIZES, Stores, found, has_front, is_one_of, least, mentions
+from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, trips
+from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
-#: Distinct least indices of one loop's stores: beyond, its trips are not told apart.
+#: Least indices of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
 _MOST_STORES = 6
 
 
@@ -47,10 +48,15 @@ class _Skips:
         self.params = list(fn.params)
         self.sizes = [Var(f"size_{k}", "int64") for k in range(count)]
         self.stored = Stores(fn, self.out)
+        self.scratch = scratch_of(fn.body)
+        #: Loops that may have a test: in the innermost one, a test in each trip would cost what it saves.
+        self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For)}
+        self.tests: dict[Any, tuple[Any, list[Scratch]]] = {}
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
-        return tirx.SeqStmt([*reads, self._visit(body)])
+        made = self._visit(body)
+        return tirx.SeqStmt([*reads, made]) if reads else made
 
     def _visit(self, stmt: Any) -> Any:
         if isinstance(stmt, tirx.SeqStmt):
@@ -62,8 +68,8 @@ class _Skips:
             return tirx.IfThenElse(stmt.condition, self._visit(stmt.then_case), orelse)
         if not isinstance(stmt, tirx.For) or int(stmt.kind) not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return stmt
-        if not found(stmt.body, tirx.For):
-            return stmt  # the innermost loop: a test in each trip would cost what it saves
+        if stmt not in self.tested:
+            return stmt
         body = self._visit(stmt.body)
         needed = self._needed(stmt)
         if needed is not None:
@@ -76,7 +82,7 @@ class _Skips:
         wanted, shape = self.stored.wanted[0][1], [int(s) for s in self.out.shape]
         launches = int(loop.annotations.get(LAUNCHES, 1))
         # the work is in proportion to what is wanted
-        few = [(self.sizes[e.size] * e.factor + e.constant) * launches < n for e, n in zip(wanted, shape) if e is not None]
+        few = [self._number(e) * launches < n for e, n in zip(wanted, shape) if e is not None]
         alone = tirx.any(*few) if len(few) > 1 else few[0]
         hint = tirx.Evaluate(tirx.call_extern("int32", "__dycl_next_launch_alone", alone.astype("int32")))
         strided = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_stride_pattern", tirx.const(1, "int32"), loop)
@@ -84,40 +90,67 @@ class _Skips:
 
     def _needed(self, loop: Any) -> Any:
         """Return whether a trip writes what is wanted; None if that does not depend on the trip, or cannot be told."""
+        test, scratch = self._test(loop)
+        if test is None or not scratch:
+            return test
+
+        def same(other: Any) -> Any:
+            of = self._test(other)[0] if int(other.kind) == tirx.ForKind.SERIAL and other in self.tested else None
+            if of is None:
+                return None
+            renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
+            return of if tvm_ffi.structural_equal(renamed, test) else None
+
+        return test if all(s.in_trips(same) for s in scratch) else None
+
+    def _test(self, loop: Any) -> tuple[Any, list[Scratch]]:
+        """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides."""
+        if loop not in self.tests:
+            self.tests[loop] = self._tested(loop)
+        return self.tests[loop]
+
+    def _tested(self, loop: Any) -> tuple[Any, list[Scratch]]:
         body = loop.body
         local = [s.buffer for s in found(body, tirx.AllocBuffer)]
         if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
-            return None
-        stores = []
+            return None, []
+        stores, scratch = [], []
         for s in found(body, tirx.BufferStore):
-            owner = self.stored.owner(s.buffer)
-            if not is_one_of(owner, local):
-                wanted = self.stored.of(s.buffer)
-                if wanted is None:
-                    return None
+            if is_one_of(self.stored.owner(s.buffer), local):
+                continue
+            wanted = self.stored.of(s.buffer)
+            own = next((c for c in self.scratch if c.buffer.same_as(s.buffer)), None)
+            if wanted is not None:
                 stores.append((s, wanted))
+            elif own is None:
+                return None, []
+            elif own not in scratch:
+                scratch.append(own)
         tests = [self._reaches(stores, dim, loop, body) for dim in range(max((len(w) for _, w in stores), default=0))]
         known = [t for t in tests if t is not None]
-        return tirx.all(*known) if len(known) > 1 else known[0] if known else None
+        return (tirx.all(*known) if len(known) > 1 else known[0] if known else None), scratch
 
     def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dim: int, loop: Any, body: Any) -> Any:
         """Return whether any store is at an index of a dimension that is wanted, if that depends on the trip."""
-        inner = [(f.loop_var, f.min, f.extent) for f in found(body, tirx.For)]
+        inner = trips(found(body, tirx.For))
         values = {b.var: b.value for b in found(body, tirx.Bind)}
-        ends: list[tuple[Any, Extent]] = []
+        least: list[tuple[Any, Extent]] = []
         for store, wanted in stores:
             extent = wanted[dim] if dim < len(wanted) else None
             if extent is None:
                 return None
-            at = least(store.indices[dim], inner, values)
+            at = end(store.indices[dim], inner, values, "min_value")
             if at is None or not mentions(at, loop.loop_var):
                 return None
-            if not any(tvm_ffi.structural_equal(at, other) and extent == e for other, e in ends):
-                ends.append((at, extent))
-        if not ends or len(ends) > _MOST_STORES:
+            least = _with_least(least, at, extent)
+        if not least or len(least) > _MOST_STORES:
             return None
-        tests = [at.astype("int64") < self.sizes[e.size] * e.factor + e.constant for at, e in ends]
+        tests = [at.astype("int64") < self._number(e) for at, e in least]
         return tirx.any(*tests) if len(tests) > 1 else tests[0]
+
+    def _number(self, extent: Extent) -> Any:
+        """Return an extent as an expression."""
+        return self.sizes[extent.size] * extent.factor + extent.constant if extent.factor else tirx.const(extent.constant, "int64")
 
     def _writes_nothing_else(self, stmt: Any, local: Sequence[Any]) -> bool:
         """Whether a call of a function is handed only memory of the trip's own, and inputs, which no kernel writes."""
@@ -126,3 +159,16 @@ class _Skips:
         owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
+
+
+def _with_least(least: list[tuple[Any, Extent]], at: Any, extent: Extent) -> list[tuple[Any, Extent]]:
+    """Return the indices with one more; of those that are always as far apart the least is enough."""
+    kept, analyzer = [], tvm.sym.Analyzer()
+    for other, e in least:
+        apart = analyzer.simplify(other.astype("int64") - at.astype("int64"))
+        if e == extent and isinstance(apart, tirx.IntImm):
+            if int(apart) <= 0:
+                return least
+            continue
+        kept.append((other, e))
+    return [*kept, (at, extent)]
