@@ -14,6 +14,7 @@ import torch
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -86,7 +87,7 @@ def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> 
 
 
 class _Counted(OfOneRun):
-    """The first count of the true elements of each mask: others of the same mask are as large."""
+    """The first count of the true elements of each mask: others of the same mask, or of one that was computed likewise, are as large."""
 
     def __init__(self) -> None:
         self.first: dict[tuple[Any, ...], Value] = {}
@@ -102,7 +103,7 @@ def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     known = as_constant(total)
     count: Any = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
     if scalars.is_symbolic(count):
-        key = (read(buffer_of(of)), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
+        key = (elements().computed_as(read(buffer_of(of))), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
         count.node.base = (current().get(_Counted).first.setdefault(key, count.node.value), 0)
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
