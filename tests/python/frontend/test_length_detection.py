@@ -156,6 +156,54 @@ def test_detectors(made):
     check(net, list(_inputs(channels)))
 
 
+def corners(x):
+    y = x.clone()
+    y[..., 0] = x[..., 0] - x[..., 2] / 2
+    y[..., 1] = x[..., 1] - x[..., 3] / 2
+    y[..., 2] = x[..., 0] + x[..., 2] / 2
+    y[..., 3] = x[..., 1] + x[..., 3] / 2
+    return y
+
+
+def suppressed(prediction, conf_thres=0.3, iou_thres=0.45, max_nms=12, max_det=6, multi_label=False, masks=0):
+    """What is done with the predictions of YOLO's networks, image by image."""
+    classes = prediction.shape[2] - 5 - masks
+    candidates = prediction[..., 4] > conf_thres
+    output = [torch.zeros((0, 6 + masks))] * prediction.shape[0]
+    for index, x in enumerate(prediction):
+        x = x[candidates[index]]
+        if not x.shape[0]:
+            continue
+        x[:, 5:] *= x[:, 4:5]
+        box, mask = corners(x[:, :4]), x[:, 5 + classes :]
+        if multi_label:
+            i, j = (x[:, 5 : 5 + classes] > conf_thres).nonzero(as_tuple=False).T
+            x = torch.cat((box[i], x[i, 5 + j, None], j[:, None].float(), mask[i]), 1)
+        else:
+            conf, j = x[:, 5 : 5 + classes].max(1, keepdim=True)
+            x = torch.cat((box, conf, j.float(), mask), 1)[conf.view(-1) > conf_thres]
+        if not x.shape[0]:
+            continue
+        x = x[x[:, 4].argsort(descending=True)[:max_nms]]
+        i = ops.nms(x[:, :4] + x[:, 5:6] * 7680, x[:, 4], iou_thres)
+        output[index] = x[i[:max_det]]
+    return output
+
+
+@pytest.mark.parametrize("options", [{}, {"multi_label": True, "masks": 2}], ids=["one class", "several and masks"])
+def test_suppression_of_boxes(options):
+    """No, one, some and more boxes than are kept, in one image or both."""
+    inputs = []
+    for seed, scale in enumerate((1.0, 0.35, 0.0, 0.6, 1.0)):
+        noise = torch.Generator().manual_seed(seed)
+        place, score = torch.rand(2, 16, 4, generator=noise) * 20, torch.rand(2, 16, 4 + options.get("masks", 0), generator=noise)
+        score[1] *= scale if seed < 4 else 0.0
+        inputs.append((torch.cat([place, score * (scale if seed != 1 else 0.75)], 2),))
+    kept = [[len(found) for found in suppressed(*given, **options)] for given in inputs]
+    assert 0 in kept[2] and kept[4][1] == 0 < kept[4][0] and max(map(max, kept)) == 6
+    check(lambda x: suppressed(x, **options), inputs, paths=3)
+
+
 def test_built(tmp_path: Path) -> None:
     net, channels = _retinanet()
     inputs = list(_inputs(channels))

@@ -327,3 +327,48 @@ def test_speech_of_a_predicted_length(stochastic, batch):
             assert difference(want, got) is None
             lengths.add(want.waveform.shape[1])
     assert len(lengths) > 2
+
+
+def test_keypoints_of_an_image():
+    """How many points there are, and where their descriptors are read, the image decides: none, some, as many as are taken."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    sizes = {"encoder_hidden_sizes": [4, 4, 8, 8], "decoder_hidden_size": 8, "descriptor_decoder_dim": 8}
+    config = transformers.SuperPointConfig(**sizes, keypoint_threshold=0.05, max_keypoints=9, nms_radius=1, border_removal_distance=1)
+    model = transformers.SuperPointForKeypointDetection(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=(2 / weight[0].numel()) ** 0.5 if weight.dim() > 1 else 0.1)
+    images = [torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(k)) * 2 * k for k in range(4)]
+    with torch.no_grad():
+        found = {model(image).keypoints.shape[1] for image in images}
+    assert {0, 9} <= found and len(found) > 2
+    graph = compare(model, [(image,) for image in images])
+    assert len(graph.blocks) <= 7
+
+
+def test_matching_of_points_that_are_pruned():
+    """Points of two images, of which layers leave out those that have no match; the network ends after the layer that is sure."""
+    feature = pytest.importorskip("kornia.feature", reason="kornia is not installed")
+    torch.manual_seed(1)
+    confidence = {"depth_confidence": 0.5, "width_confidence": 0.7, "filter_threshold": 0.0}
+    model = feature.LightGlue(None, input_dim=8, descriptor_dim=8, num_heads=1, n_layers=2, flash=False, **confidence).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=(2 / weight[0].numel()) ** 0.5 if weight.dim() > 1 else 0.1)
+    torch.nn.init.normal_(model.token_confidence[0].token[0].weight, std=2.0)
+
+    def match(points, descriptors, others, of_others):
+        size = torch.tensor([[48, 48]])
+        first = {"keypoints": points, "descriptors": descriptors, "image_size": size}
+        return model({"image0": first, "image1": {"keypoints": others, "descriptors": of_others, "image_size": size}})
+
+    calls = []
+    for k in range(6):
+        noise = torch.Generator().manual_seed(k)
+        calls.append(
+            tuple(made for n in (6, 5) for made in (torch.rand(1, n, 2, generator=noise) * 48, torch.randn(1, n, 8, generator=noise)))
+        )
+    with torch.no_grad():
+        results = [match(*call) for call in calls]
+    assert {r["stop"] for r in results} == {1, 2}
+    assert len({r["log_assignment"].shape for r in results}) > 2
+    compare(match, calls)

@@ -103,6 +103,7 @@ class Join:
         self._targets: dict[int, set[int]] = {}
         #: By the parameter that is a length: what tensors have it.
         self._counters: dict[Value, Counter] = {}
+        self._lengths: dict[tuple[Any, ...], Value] = {}
         self._keep: list[Any] = []
         self._undecided: list[Poison] = []
         self._kept_objects: set[int] = set()
@@ -339,8 +340,11 @@ class Join:
         one = {c.settled.lengths.get(along, n) if c.settled is not None else n for c, n in zip(found, lengths)}
         if len(one) == 1 and isinstance(length := one.pop(), Length) and len(self._among) == len(self.paths):
             return length
-        made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self._at_hand(), lengths)]
-        value = self.phi(INT, made)
+        key = (tuple(self._among), *[n.origin if isinstance(n, Length) else n for n in lengths])
+        if key not in self._lengths:  # tensors that are as long as each other on each path are so behind the join
+            made = [n if isinstance(n, int) else self._on(path, partial(self._operand, n)) for path, n in zip(self._at_hand(), lengths)]
+            self._lengths[key] = self.phi(INT, made)
+        value = self._lengths[key]
         if value not in self._counters:
             ends = [n.bounds if isinstance(n, Length) else (n, n) for n in lengths]
             self._counters[value] = Counter(value, max(e[1] for e in ends), self.decision, first=min(e[0] for e in ends))

@@ -49,10 +49,13 @@ def fitted(t: torch.Tensor, along: int, size: int, value: Any = 0) -> torch.Tens
     return t.narrow(along, 0, size) if missing <= 0 else F.pad(t, [0, 0] * (t.dim() - 1 - along) + [0, missing], "constant", value)
 
 
-def broadcast(tensors: Sequence[torch.Tensor], beyond: int = 0) -> tuple[dict[int, torch.Tensor], dict[int, Extent]] | None:
+def broadcast(
+    tensors: Sequence[torch.Tensor], beyond: int = 0, error: type[Exception] = RuntimeError
+) -> tuple[dict[int, torch.Tensor], dict[int, Extent]] | None:
     """Return tensors of fixed shape for operands that PyTorch broadcasts, by their ids, and lengths by the dimensions from the end.
 
-    The last dimensions, up to ``beyond`` from the end, stay as they are. None if fixed sizes do not match.
+    The last dimensions, up to ``beyond`` from the end, stay as they are. None if fixed sizes do not match; others that do not are an
+    ``error`` at run time.
     """
     found = [t for t in tensors if isinstance(t, Grown)]
     wholes: dict[int, torch.Tensor] = {id(t): t.padded() for t in found}
@@ -67,7 +70,7 @@ def broadcast(tensors: Sequence[torch.Tensor], beyond: int = 0) -> tuple[dict[in
         common: Extent = lengths[0]
         room = min(t.buffer.shape[-from_end] for t in having)
         if plain or any(not is_same(n, common) for n in lengths):
-            common = _agreed([*plain[:1], *lengths])  # type: ignore[list-item]  # plain ones are numbers
+            common = _agreed([*plain[:1], *lengths], error)  # type: ignore[list-item]  # plain ones are numbers
             room = bounds_of(common)[1]
         for t, length in zip(having, lengths):
             whole, along = wholes[id(t)], t.dim_() - from_end
@@ -89,7 +92,7 @@ class _Agreed(OfOneRun):
         self.first: dict[tuple[Extent, Extent], Value] = {}
 
 
-def _agreed(extents: list[Extent]) -> Extent:
+def _agreed(extents: list[Extent], error: type[Exception]) -> Extent:
     """Return the length that operands are broadcast to; lengths that are neither one nor that are an error at run time."""
     common = extents[0]
     for extent in extents[1:]:
@@ -100,7 +103,7 @@ def _agreed(extents: list[Extent]) -> Extent:
         fine = a == b
         for x, least, most in ((a, least_a, most_a), (b, least_b, most_b)):
             fine = fine | (x == 1) if least <= 1 <= most else fine
-        require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
+        require(fine, error("the sizes of two tensors must match at a dimension whose length is known only at run time"))
         if not (isinstance(common, int) and common != 1) and not least_a > 1:
             known = isinstance(extent, int) and extent != 1
             if known:

@@ -43,8 +43,8 @@ class Elements:
         self._makers: dict[Value, Step] = {}
         self._incoming: dict[Value, tuple[Operand, ...]] = {}
         self._found: dict[Value, Range] = {}
-        self._events: list[Any] = []
         self._seen = 0
+        self._last: Any = None
 
     def enter(self, params: Sequence[Value], ways: Sequence[Sequence[Operand]]) -> None:
         """Note what parameters of a block are on all ways that lead there."""
@@ -75,6 +75,23 @@ class Elements:
             value, more = given, more + added
         return value, more
 
+    def computed_as(self, value: Value, steps: int = 6) -> Any:
+        """Return what a tensor is computed of, some steps back, as something that is equal for tensors that surely hold the same."""
+        self._look_at_events()
+
+        def of(x: Any, left: int) -> Any:
+            if isinstance(x, (list, tuple)):
+                return type(x), *[of(y, left) for y in x]
+            if not isinstance(x, Value):
+                return type(x), x
+            maker = self._makers.get(x) if left else None
+            if not isinstance(maker, TensorOp):
+                return x
+            given = [(name, of(y, left - 1)) for name, y in maker.kwargs.items()]
+            return str(maker.op), maker.results().index(x), *[of(y, left - 1) for y in maker.args], *given
+
+        return of(value, steps)
+
     def _solve(self, value: Value) -> None:
         self._look_at_events()
         values = self._behind(value)
@@ -95,12 +112,12 @@ class Elements:
 
     def _look_at_events(self) -> None:
         events = current().builder.events
-        if events is not self._events or len(events) < self._seen:
-            self._events, self._seen = events, 0
+        if len(events) < self._seen or (self._seen and events[self._seen - 1] is not self._last):  # some were taken back
+            self._seen = 0
         for _, made, _ in events[self._seen :]:
             if isinstance(made, (TensorOp, HostOp)):
                 self._makers.update((v, made) for v in made.results())
-        self._seen = len(events)
+        self._seen, self._last = len(events), events[-1] if events else None
 
     def _behind(self, value: Value) -> list[Value] | None:
         """Return the values that bounds follow from, each after those before it but for loops; None if there are too many."""

@@ -279,20 +279,20 @@ def extreme(neutral: Callable[[torch.dtype], Any]) -> Handler:
     """Return how to take the largest or the least of all elements, or of two tensors element by element."""
     of_all = reduction(neutral, partial=True)
 
-    def handler(func: Any, t: torch.Tensor, other: Any = None, keepdim: bool = False, dim: int | None = None) -> Any:
+    def handler(func: Any, x: torch.Tensor, other: Any = None, keepdim: bool = False, dim: int | None = None) -> Any:
         if isinstance(other, torch.Tensor):
-            return elementwise(func, t, other)
+            return elementwise(func, x, other)
         dim = other if dim is None else dim
-        if dim is None or not isinstance(t, Grown):
-            return of_all(func, t)
-        fill = neutral(dtype_of(t))
+        if dim is None or not isinstance(x, Grown):
+            return of_all(func, x)
+        fill = neutral(dtype_of(x))
         if type(dim) is not int or fill is None:
-            return refuse_call(func, t)
-        along = dim % t.dim_()
-        if along in t.lengths:
-            check_not_empty(func, t, dim, keepdim, along=along)
-        made = func(filled(t, fill, [along]), dim, keepdim)
-        left = left_of(t, [along], keepdim)
+            return refuse_call(func, x)
+        along = dim % x.dim_()
+        if along in x.lengths:
+            check_not_empty(func, x, dim, keepdim, along=along)
+        made = func(filled(x, fill, [along]), dim, keepdim)
+        left = left_of(x, [along], keepdim)
         return type(made)([new_in(part, left) for part in made]) if left else made
 
     return handler

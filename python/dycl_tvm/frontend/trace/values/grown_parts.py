@@ -30,13 +30,12 @@ from dycl_tvm.frontend.trace.values.extents import (
     sliced,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, grown, number, placed, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, masked, new, new_in, refuse_call, valid
-from dycl_tvm.frontend.trace.values.grown_places import check_places
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, view_of
 
@@ -56,8 +55,8 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     entries = [_number_or_places(e) for e in entries_of(x.dim_(), index)]
     if len(entries) == 1 and is_mask(entries[0]):
         return put_by_mask(func, x, entries[0], value)
-    if (rows := rows_in(entries, x)) is not None:
-        return Rows(func, part_of(func, x, without_rows(entries, x)), rows).put(value)
+    if (found := picks_in(entries, x)) is not None:
+        return positions_of(func, part_of(func, x, found[0]), found[1]).put(value)
     part = part_of(func, x, index)
     if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
         return refuse_call(func, x)
@@ -98,11 +97,8 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         before, mask, behind = entries[: masks[0]], entries[masks[0]], entries[masks[0] + 1 :]
         whole = t if len(entries) == 1 else part_of(func, t, (*before, *[slice(None)] * rank_of(mask), *behind))
         return by_mask(func, whole, sum(e is None or type(e) is slice for e in before), mask)
-    if (rows := rows_in(entries, t)) is not None:
-        return Rows(func, part_of(func, t, without_rows(entries, t)), rows).take()
-    if entries and all(isinstance(e, torch.Tensor) and not selects(e) for e in entries):
-        made = _gather_known(func, t, entries)
-        return _gather(func, t, entries) if made is None else made
+    if (found := picks_in(entries, t)) is not None:
+        return positions_of(func, part_of(func, t, found[0]), found[1]).take()
     if any(not (e is None or type(e) in (int, slice) or selects(e)) for e in entries):
         return refuse_call(func, t)
     taken = sum(e is not None for e in entries)
@@ -163,43 +159,6 @@ def row_of(t: Grown, index: Any) -> torch.Tensor:
     if len(t.lengths) > 1:
         return view_of(t, cut(part, {d - 1: n for d, n in t.lengths.items() if d}))  # type: ignore[arg-type]  # one of staging's
     return view_of(t, part if t.contiguous_ else placed(t, part, whole, {0: False}))
-
-
-def _gather_known(func: Any, t: Grown, indices: list[torch.Tensor]) -> torch.Tensor | None:
-    """Read at positions, one for every dimension, that are known to lie along the one that grows; None if they are not."""
-    at = indices[t.along] if len(t.lengths) == 1 and len(indices) == t.dim_() else None
-    if not isinstance(at, Grown) or len(at.lengths) > 1 or at.below is None or combine("le", at.below, t.length) is not True:
-        return None
-    from_end = at.dim_() - at.along
-    others = [i for i in indices if i is not at]
-    if any(isinstance(i, Grown) or i.dtype == torch.bool or (i.dim() >= from_end and i.shape[-from_end] != 1) for i in others):
-        return None
-    positions = torch.clamp(at.padded(), max=t.buffer.shape[t.along] - 1)
-    result = func(t.padded(), tuple([positions if i is at else i for i in indices]))
-    return new(result, result.dim() - from_end, at.length)
-
-
-def _gather(func: Any, t: Grown, indices: list[torch.Tensor]) -> Any:
-    """Read at positions of the first dimensions, which PyTorch broadcasts."""
-    agreed = broadcast(indices) if any(isinstance(i, Grown) for i in indices) else ({}, {})
-    if agreed is None or len(indices) > t.dim_() or any(dtype_of(i) not in INTEGERS[:2] for i in indices):
-        return refuse_call(func, t)
-    buffers, extents = agreed
-    ranks, at = [rank_of(i) for i in indices], []
-    for d, index in enumerate(indices):
-        own, size = t.lengths.get(d), int(t.buffer.shape[d])
-        whole = buffers.get(id(index), index)
-        lengths = {whole.dim() - from_end: n for from_end, n in extents.items() if isinstance(index, Grown) and whole.dim() >= from_end}
-        for along, n in lengths.items():
-            if along in index.lengths and isinstance(n, Length):  # type: ignore[attr-defined]  # it has lengths
-                whole = masked(whole, along, n, 0)
-        if own is not None:
-            check_places(own, index, IndexError("index out of range of a dimension whose length is known only at run time"), from_end=True)
-        there = size if own is None else to_tensor(number(own), torch.int64)
-        at.append(torch.where(whole < 0, whole + there, whole).clamp(0, max(size - 1, 0)) if own is not None or lengths else whole)
-    result = func(t.padded(), tuple(at))
-    rest = {max(ranks) + d - len(indices): n for d, n in t.lengths.items() if d >= len(indices)}
-    return new_in(result, {**{max(ranks) - from_end: n for from_end, n in extents.items()}, **rest})
 
 
 def _select(whole: torch.Tensor, along: int, index: Any, length: Length) -> torch.Tensor:

@@ -34,7 +34,7 @@ from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import Rows, by_mask, is_mask, put_by_mask, rows_in, without_rows
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of, view_of
 
@@ -152,7 +152,7 @@ def _cut(t: torch.Tensor, entries: list[Any]) -> Any:
 
 
 def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
-    """Return what an index gives that has one mask, or rows of positions; NotImplemented if it has none, or is of another kind."""
+    """Return what an index gives that has masks, or positions; NotImplemented if it has none, or is of another kind."""
     masks = [i for i, e in enumerate(entries) if is_mask(e)]
     if len(masks) == 1 and all(e is None or type(e) in (int, slice) or selects(e) for i, e in enumerate(entries) if i not in masks):
         at = masks[0]
@@ -161,8 +161,10 @@ def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
             return by_mask(torch.Tensor.__getitem__, t, 0, entries[at])
         whole = getitem(t, (*entries[:at], *[slice(None)] * rank, *entries[at + 1 :]))
         return by_mask(torch.Tensor.__getitem__, whole, dim, entries[at])
-    rows = rows_in(entries)
-    return NotImplemented if rows is None else Rows(torch.Tensor.__getitem__, getitem(t, without_rows(entries)), rows).take()
+    if (found := picks_in(entries)) is None:
+        return NotImplemented
+    static, picks = found
+    return positions_of(torch.Tensor.__getitem__, getitem(t, static), picks).take()
 
 
 def _is_known(part: slice, cut: bool) -> bool:
@@ -207,9 +209,9 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     entries = entries_of(t.dim(), index)
     if len(entries) == 1 and is_mask(entries[0]) and (isinstance(entries[0], Grown) or _has_rows(value, t, entries[0])):
         return put_by_mask(torch.Tensor.__setitem__, t, entries[0], _as_value(value, t.dtype))
-    if (rows := rows_in(entries)) is not None:
-        part = getitem(t, without_rows(entries))
-        return Rows(torch.Tensor.__setitem__, part, rows).put(_as_value(value, t.dtype))
+    if (found := picks_in(entries)) is not None and (_of_the_run(value) or any(isinstance(x, Grown) for x in found[1].values())):
+        static, picks = found
+        return positions_of(torch.Tensor.__setitem__, getitem(t, static), picks).put(_as_value(value, t.dtype))
     if any(map(_is_cut, entries)):
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
@@ -227,6 +229,11 @@ def _has_rows(value: Any, t: torch.Tensor, mask: torch.Tensor) -> bool:
     if isinstance(value, Grown):
         return True
     return isinstance(value, torch.Tensor) and value.dim() > t.dim() - mask.dim() and value.shape[0] != 1
+
+
+def _of_the_run(value: Any) -> bool:
+    """Whether what is assigned may have a row for each true element of a mask."""
+    return isinstance(value, Grown) or (isinstance(value, torch.Tensor) and value.numel() != 1)
 
 
 def _as_value(value: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -88,6 +88,14 @@ class Length:
         counter = self.counter
         return self.at(counter.last) if counter.told and counter.first == counter.last else None
 
+    @property
+    def origin(self) -> tuple[Counter | Value, int, int]:
+        """What the length is computed of, and how: lengths for which that is the same are one."""
+        if self.counter.base is None:
+            return self.counter, self.factor, self.constant
+        base, more = self.counter.base
+        return base, self.factor, self.constant + self.factor * more
+
     def most_trips(self, most: int) -> int:
         """Return after how many trips a length that grows is still no more than ``most``."""
         return (most - self.constant) // self.factor

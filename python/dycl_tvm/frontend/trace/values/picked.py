@@ -1,8 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """What masks and positions pick of tensors: as many elements as a mask has true ones, or as there are positions.
 
-The positions of a mask's true elements are a buffer as long as the mask. What lies behind the positions that there are is never used as an
-index: reading there gives the first element, and writing goes to a row that is taken off again.
+The positions of a mask's true elements are a buffer as long as the mask.
 """
 
 from __future__ import annotations
@@ -15,31 +14,28 @@ import torch
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
-from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     at_front,
     buffer_of,
     dtype_of,
     filled,
-    masked,
     multiplied,
     new,
-    new_in,
     refuse_call,
     valid,
 )
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.overlaps import check_apart
-from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
+from dycl_tvm.frontend.trace.values.positions import Positions, is_positions
+from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
 from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT
-
-_INDICES = (torch.int64, torch.int32)
 
 
 def is_mask(x: Any) -> bool:
@@ -47,21 +43,51 @@ def is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and dtype_of(x) == torch.bool and rank_of(x) > 0 and (isinstance(x, Grown) or as_constant(x) is None)
 
 
-def is_positions(x: Any) -> bool:
-    """Whether an entry of an index is a row of positions of which there is a number of the run."""
-    return isinstance(x, Grown) and x.dim_() == 1 and dtype_of(x) in _INDICES
+def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[int, torch.Tensor]] | None:
+    """Split an index that picks by positions and masks: return it with all of the dimensions in their place, and what picks of these.
+
+    None if it has none of which the run decides how many elements they pick, or something that is not known here.
+    """
+    static: list[Any] = []
+    picks: dict[int, torch.Tensor] = {}
+    dim, numbers, first = 0, [], -1
+    for i, e in enumerate(entries):
+        e = torch.tensor(e) if type(e) is list and e and all(type(n) is int for n in e) else e
+        if is_mask(e) or is_positions(e):
+            picks[dim] = e
+            first = i if first < 0 else first
+            rank = rank_of(e) if is_mask(e) else 1
+            static += [slice(None)] * rank
+            dim += rank
+        elif e is None or type(e) in (int, slice):
+            static.append(e)
+            numbers += [i] if type(e) is int else []
+            dim += type(e) is not int
+        else:
+            return None
+    if not any(isinstance(x, Grown) or is_mask(x) for x in ([of, *picks.values()] if picks else [])):
+        return None
+    at = [i for i, e in enumerate(entries) if isinstance(e, (torch.Tensor, list))] + numbers
+    before = any(e is None or type(e) is slice for e in entries[:first])
+    if numbers and before and max(at) - min(at) >= len(at):  # PyTorch takes them for positions too
+        return None
+    return tuple(static), picks
 
 
-def _places_in(entries: list[Any], of: Any) -> list[int]:
-    """Return which entries of an index are rows of positions: of a tensor whose length is known only at run time, one of any row."""
-    at = [i for i, e in enumerate(entries) if isinstance(e, torch.Tensor)]
-    if isinstance(of, Grown) and len(at) == 1 and rank_of(entries[at[0]]) == 1 and dtype_of(entries[at[0]]) in _INDICES:
-        return at
-    return [i for i in at if is_positions(entries[i])]
+def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> Positions:
+    """Return the positions in a tensor of what picks of its dimensions: those of the true elements of a mask."""
+    rows: dict[int, torch.Tensor] = {}
+    for dim, x in picks.items():
+        if is_mask(x):
+            _check_mask(t, dim, x)
+            rows |= {dim + d: row for d, row in enumerate(nonzero(func, x, as_tuple=True))}
+        else:
+            rows[dim] = x
+    return Positions(func, t, rows)
 
 
 class _Counted(OfOneRun):
-    """The first count of the true elements of each mask: others of the same mask are as large."""
+    """The first count of the true elements of each mask: others of the same mask, or of one that was computed likewise, are as large."""
 
     def __init__(self) -> None:
         self.first: dict[tuple[Any, ...], Value] = {}
@@ -77,7 +103,7 @@ def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     known = as_constant(total)
     count: Any = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
     if scalars.is_symbolic(count):
-        key = (read(buffer_of(of)), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
+        key = (elements().computed_as(read(buffer_of(of))), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
         count.node.base = (current().get(_Counted).first.setdefault(key, count.node.value), 0)
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
@@ -96,9 +122,7 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
     """Return what a mask picks of the dimensions from ``dim`` on."""
     rank = rank_of(mask)
     if isinstance(t, Grown) and (rank > 1 or list(t.lengths) != [dim]):
-        _check_mask(t, dim, mask)
-        rows = nonzero(func, mask, as_tuple=True)
-        return Rows(func, t, {dim + d: row for d, row in enumerate(rows)}).take()
+        return positions_of(func, t, {dim: mask}).take()
     whole, extent = _under(func, t, dim, mask)
     given = mask
     mask = there_of(mask) if isinstance(mask, Grown) else mask
@@ -164,134 +188,6 @@ def columns_of(mask: torch.Tensor, of: torch.Tensor) -> tuple[list[torch.Tensor]
     for column in columns:
         known_bounds()[read(column)] = (0, max(*shape, 1) - 1)
     return columns, count
-
-
-class Rows:
-    """Rows of positions, one for each of some dimensions of a tensor, which are all as long as each other.
-
-    Parameters
-    ----------
-    func : callable
-        What is called, for messages.
-    t : Tensor
-        What they are positions in.
-    rows : dict
-        By the dimensions.
-    """
-
-    def __init__(self, func: Any, t: torch.Tensor, rows: dict[int, torch.Tensor]) -> None:
-        self.func, self.t, self.dims = func, t, list(rows)
-        self.whole = t.padded() if isinstance(t, Grown) else t
-        at, self.length = equalized(list(rows.values()), [0] * len(rows), IndexError)
-        for d, row in rows.items():
-            if current().handlers and (not isinstance(row, Grown) or row.below is None):
-                refuse_if_caught(torch.index_select, (self.whole, d, buffer_of(row)), {})
-        self.at = [self._within(d, row, x) for (d, row), x in zip(rows.items(), at)]
-        adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
-        #: The dimension of the result along which the positions lie, and its rank.
-        self.along, self.rank = self.dims[0] if adjacent else 0, rank_of(t) - len(rows) + 1
-
-    def _within(self, dim: int, row: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return positions counted from the front; in a dimension whose length is known only at run time others are an IndexError."""
-        if isinstance(self.length, Length):
-            at = masked(at, 0, self.length, 0)
-        below = row.below if isinstance(row, Grown) else None
-        own = self.t.lengths.get(dim) if isinstance(self.t, Grown) else None
-        if own is None:
-            return torch.where(at < 0, at + self.whole.shape[dim], at) if below is None else at
-        if below is not None and combine("le", below, own) is True:
-            return at
-        there = to_tensor(number(own), torch.int64)
-        inside = (at >= -there) & (at < there)
-        if isinstance(self.length, Length):
-            inside = inside | ~valid(self.length, at.shape[0], 1, 0)
-        require(item(inside.all()), IndexError("index out of range of a dimension whose length is known only at run time"))
-        return torch.where(at < 0, at + there, at).clamp(0, max(int(self.whole.shape[dim]) - 1, 0))
-
-    def _index(self, first: torch.Tensor, others: list[torch.Tensor]) -> tuple[Any, ...]:
-        rows = dict(zip(self.dims, [first, *others]))
-        return tuple([rows.get(d, slice(None)) for d in range(rank_of(self.t))])
-
-    def take(self) -> torch.Tensor:
-        """Return what lies there."""
-        others = {d: n for d, n in self.t.lengths.items() if d not in self.dims} if isinstance(self.t, Grown) else {}
-        if not self.whole.numel() and others:
-            return refuse_call(self.func, self.t)  # type: ignore[no-any-return]
-        if not self.whole.numel():  # there are none
-            shape = [0 if d == self.along else n for d, n in enumerate(self._shape())]
-            return torch.zeros(shape, dtype=self.whole.dtype)
-        made = torch.Tensor.__getitem__(self.whole, self._index(self.at[0], self.at[1:]))
-        if not others:
-            return picked(made, self.along, self.length)
-        extents: dict[int, Extent] = {}
-        for d, n in others.items():
-            along = d - sum(r < d for r in self.dims)
-            extents[along + (self.along <= along)] = n
-        return new_in(made, {**extents, self.along: self.length})
-
-    def _shape(self) -> list[int]:
-        rest = [n for d, n in enumerate(self.whole.shape) if d not in self.dims]
-        return [*rest[: self.along], self.at[0].shape[0], *rest[self.along :]]
-
-    def put(self, value: torch.Tensor) -> None:
-        """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
-        first, length, from_end = self.at[0], self.length, self.rank - self.along
-        check_apart(self.t, value)
-        across = isinstance(self.t, Grown) and any(d not in self.dims for d in self.t.lengths)
-        if across and (isinstance(value, Grown) or value.numel() != 1):
-            return refuse_call(self.func, self.t, value)  # type: ignore[no-any-return]
-        others = self.at[1:]
-        if isinstance(value, Grown) or (isinstance(length, Length) and extent_at(value, from_end) not in (None, 1)):
-            places = first.reshape([-1] + [1] * (from_end - 1))
-            marked = new(places, 0, length) if isinstance(length, Length) else places
-            agreed = broadcast([marked, value])
-            if agreed is None or list(agreed[1]) != [from_end]:
-                return refuse_call(self.func, value, self.t)  # type: ignore[no-any-return]
-            if not is_same(agreed[1][from_end], length):  # positions are not repeated
-                fine = as_number(agreed[1][from_end]) == as_number(length)
-                require(fine, RuntimeError("as many elements must be assigned as there are positions"))
-            value, first = agreed[0].get(id(value), value), agreed[0].get(id(marked), marked).reshape(-1)
-            others = [fitted(x, 0, first.shape[0]) for x in others]
-        if self.whole.numel() and first.shape[0]:
-            torch.Tensor.__setitem__(self.whole, Ellipsis, self._written(first, others, length, value.to(self.whole.dtype)))
-        return None
-
-    def _written(self, first: torch.Tensor, others: list[torch.Tensor], length: Extent, value: torch.Tensor) -> torch.Tensor:
-        """Return all that there is, with a value for each position: which one goes where is found before the elements are moved."""
-        shape, count = list(self.whole.shape), int(first.shape[0])
-        rest = [d for d in range(len(shape)) if d not in self.dims]
-        space = [shape[d] for d in self.dims]
-        if isinstance(length, Length):
-            first = masked(first, 0, length, space[0])
-        numbered = torch.zeros([space[0] + 1, *space[1:]], dtype=torch.int64)
-        torch.Tensor.__setitem__(numbered, (first, *others), torch.arange(1, count + 1))
-        numbered = numbered.narrow(0, 0, space[0])
-        order = [*self.dims, *rest]
-        before = [shape[d] for d in rest]
-        value = value.expand([*before[: self.along], count, *before[self.along :]]) if value.numel() != 1 else value.reshape([])
-        if value.dim():
-            rows = value.movedim(self.along, 0).index_select(0, (numbered.reshape(-1) - 1).clamp(min=0))
-            value = rows.reshape([*space, *before])
-        there = (numbered > 0).reshape([*space, *[1] * len(rest)])
-        return torch.where(there, value, self.whole.permute(order)).permute([order.index(d) for d in range(len(shape))])
-
-
-def rows_in(entries: list[Any], of: Any = None) -> dict[int, torch.Tensor] | None:
-    """Return the rows of positions of an index, by the dimensions of what the rest of it gives; None if it has none, or other tensors."""
-    at = _places_in(entries, of)
-    numbers = [i for i, e in enumerate(entries) if type(e) is int]
-    if not at or not all(e is None or type(e) in (int, slice) or i in at for i, e in enumerate(entries)):
-        return None
-    before = any(e is None or type(e) is slice for e in entries[: at[0]])
-    if numbers and before and max(at + numbers) - min(at + numbers) >= len(at + numbers):  # PyTorch takes them for positions too
-        return None
-    return {sum(e is None or type(e) is slice or k in at for k, e in enumerate(entries[:i])): entries[i] for i in at}
-
-
-def without_rows(entries: list[Any], of: Any = None) -> tuple[Any, ...]:
-    """Return an index with all of the dimensions in the place of rows of positions."""
-    at = _places_in(entries, of)
-    return tuple([slice(None) if i in at else e for i, e in enumerate(entries)])
 
 
 def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:

@@ -1,0 +1,156 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Positions by which an index picks of dimensions of a tensor: tensors of integers, which PyTorch broadcasts with each other.
+
+How many there are may be known only at run time, along any of their dimensions. What lies behind the positions that there are is never
+used as an index: reading there gives the first element, and writing goes to a row that is taken off again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.aligned import broadcast, fitted, is_same
+from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import buffer_of, dtype_of, masked, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.overlaps import check_apart
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
+
+_INDICES = (torch.int64, torch.int32)
+
+
+def is_positions(x: Any) -> bool:
+    """Whether an entry of an index is a tensor of positions."""
+    return isinstance(x, torch.Tensor) and rank_of(x) > 0 and dtype_of(x) in _INDICES
+
+
+class Positions:
+    """Tensors of positions, one for each of some dimensions of a tensor.
+
+    Parameters
+    ----------
+    func : callable
+        What is called, for messages.
+    t : Tensor
+        What they are positions in.
+    positions : dict
+        By the dimensions.
+    """
+
+    def __init__(self, func: Any, t: torch.Tensor, positions: Mapping[int, torch.Tensor]) -> None:
+        self.func, self.t, self.dims = func, t, list(positions)
+        self.whole = buffer_of(t)
+        agreed = broadcast(list(positions.values()), error=IndexError)
+        buffers, extents = ({}, {}) if agreed is None else agreed
+        if agreed is None:
+            refuse_call(func, *positions.values(), t)
+        for d, at in positions.items():
+            if current().handlers and (not isinstance(at, Grown) or at.below is None):
+                refuse_if_caught(torch.index_select, (self.whole, d, buffer_of(at).reshape(-1)), {})
+        wholes = torch.broadcast_tensors(*[buffers.get(id(at), at) for at in positions.values()])
+        #: The shape of the buffers of positions, and how many there are along those of their dimensions where the run decides.
+        self.shape = list(wholes[0].shape)
+        self.extents = {len(self.shape) - from_end: n for from_end, n in extents.items()}
+        self.lengths = {d: n for d, n in self.extents.items() if isinstance(n, Length)}
+        self.at = [self._within(d, at, x) for (d, at), x in zip(positions.items(), wholes)]
+        adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
+        #: The dimension of the result from which on the positions lie.
+        self.along = self.dims[0] if adjacent else 0
+        self.rest = [d for d in range(rank_of(t)) if d not in self.dims]
+
+    def _within(self, dim: int, positions: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return positions counted from the front; in a dimension whose length is known only at run time others are an IndexError."""
+        for d, n in self.lengths.items():
+            at = masked(at, d, n, 0)
+        below = positions.below if isinstance(positions, Grown) else None
+        own = self.t.lengths.get(dim) if isinstance(self.t, Grown) else None
+        if own is None:
+            return torch.where(at < 0, at + self.whole.shape[dim], at) if below is None else at
+        if below is not None and combine("le", below, own) is True:
+            return at
+        there = to_tensor(number(own), torch.int64)
+        inside = (at >= -there) & (at < there)
+        for d, n in self.lengths.items():
+            inside = inside | ~valid(n, self.shape[d], len(self.shape), d)
+        require(item(inside.all()), IndexError("index out of range of a dimension whose length is known only at run time"))
+        return torch.where(at < 0, at + there, at).clamp(0, max(int(self.whole.shape[dim]) - 1, 0))
+
+    def take(self) -> torch.Tensor:
+        """Return what lies there."""
+        others = {d: n for d, n in self.t.lengths.items() if d in self.rest} if isinstance(self.t, Grown) else {}
+        if not all(self.whole.shape[d] for d in self.dims):
+            return self._take_none(bool(others))
+        rows = dict(zip(self.dims, self.at))
+        if self.whole.numel():
+            made = torch.Tensor.__getitem__(self.whole, tuple([rows.get(d, slice(None)) for d in range(rank_of(self.t))]))
+        else:
+            made = torch.zeros(self._shape(self.shape), dtype=self.whole.dtype)
+        extents: dict[int, Extent] = {self.along + d: n for d, n in self.extents.items()}
+        for d, n in others.items():
+            place = self.rest.index(d)
+            extents[place + len(self.shape) if self.along <= place else place] = n
+        return new_in(made, extents, bool(others) or self.along == 0)
+
+    def _take_none(self, others: bool) -> torch.Tensor:
+        """Return nothing, of a tensor that has no elements along a dimension in which there are positions: there must be none."""
+        if others or len(self.lengths) != 1:
+            return refuse_call(self.func, self.t, *self.at)  # type: ignore[no-any-return]
+        ((along, length),) = self.lengths.items()
+        require(number(length) == 0, IndexError("index out of range of a dimension that has no elements"))
+        return torch.zeros(self._shape([0 if d == along else n for d, n in enumerate(self.shape)]), dtype=self.whole.dtype)
+
+    def _shape(self, positions: list[int]) -> list[int]:
+        """Return the shape of what lies at positions of a shape."""
+        rest = [int(self.whole.shape[d]) for d in self.rest]
+        return [*rest[: self.along], *positions, *rest[self.along :]]
+
+    def put(self, value: torch.Tensor) -> None:
+        """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
+        check_apart(self.t, value)
+        across = isinstance(self.t, Grown) and any(d in self.rest for d in self.t.lengths)
+        if across and (isinstance(value, Grown) or value.numel() != 1):
+            return refuse_call(self.func, self.t, value)  # type: ignore[no-any-return]
+        at, behind = self.at, len(self.rest) - self.along
+        if isinstance(value, Grown) or (self.lengths and rank_of(value) > behind):
+            marked = at[0].reshape([*self.shape, *[1] * behind])
+            marked = cut(marked, self.lengths) if self.lengths else marked
+            agreed = broadcast([marked, value])
+            own = {behind + len(self.shape) - d: n for d, n in self.extents.items()}
+            if agreed is None or any(not behind < from_end <= behind + len(self.shape) for from_end in agreed[1]):
+                return refuse_call(self.func, value, self.t)  # type: ignore[no-any-return]
+            for from_end, n in agreed[1].items():
+                if not is_same(n, mine := own.get(from_end, self.shape[behind + len(self.shape) - from_end])):  # they are not repeated
+                    require(as_number(n) == as_number(mine), RuntimeError("as many elements must be assigned as there are positions"))
+            value, first = agreed[0].get(id(value), value), agreed[0].get(id(marked), marked)
+            for d, n in enumerate(first.shape[: len(self.shape)]):
+                at = [fitted(x, d, int(n)) for x in at]
+        if self.whole.numel() and at[0].numel():
+            torch.Tensor.__setitem__(self.whole, Ellipsis, self._written(at, value.to(self.whole.dtype)))
+        return None
+
+    def _written(self, at: list[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+        """Return all that there is, with a value for each position: which one goes where is found before the elements are moved."""
+        places, count = list(at[0].shape), at[0].numel()
+        space, before = ([int(self.whole.shape[d]) for d in dims] for dims in (self.dims, self.rest))
+        first = at[0]
+        for d, n in self.lengths.items():
+            first = masked(first, d, n, space[0])
+        numbered = torch.zeros([space[0] + 1, *space[1:]], dtype=torch.int64)
+        torch.Tensor.__setitem__(numbered, (first, *at[1:]), torch.arange(1, count + 1).reshape(places))
+        numbered = numbered.narrow(0, 0, space[0])
+        order = [*self.dims, *self.rest]
+        if value.numel() != 1:
+            value = value.expand(self._shape(places))
+            value = value.movedim(list(range(self.along, self.along + len(places))), list(range(len(places)))).reshape([count, *before])
+            value = value.index_select(0, (numbered.reshape(-1) - 1).clamp(min=0)).reshape([*space, *before])
+        else:
+            value = value.reshape([])
+        there = (numbered > 0).reshape([*space, *[1] * len(before)])
+        return torch.where(there, value, self.whole.permute(order)).permute([order.index(d) for d in range(len(order))])

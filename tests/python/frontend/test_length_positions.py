@@ -1,0 +1,204 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Positions and masks of any rank in an index, beside each other and beside slices, where the run decides how many there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from differential import check
+
+import dycl_tvm
+from dycl_tvm.hcfg.nodes import Raise
+
+#: None, one, some and all of five elements are positive, in rows that differ.
+ROWS = [
+    [1.0, -2.0, 3.0, -4.0, 0.5],
+    [1.0, 2.0, 3.0, 4.0, 0.5],
+    [-1.0, -2.0, -3.0, -4.0, -0.5],
+    [0.5, -1.0, -1.0, -1.0, -1.0],
+    [-0.5, -1.0, -1.0, -1.0, 2.0],
+]
+INPUTS = [(torch.tensor([a, b]),) for a, b in zip(ROWS, ROWS[1:] + ROWS[:1])] + [(torch.tensor([r, r]),) for r in ROWS]
+
+
+def places(x, row=0):
+    return torch.where(x[row] > 0)[0]
+
+
+def grid(x):
+    return torch.arange(30.0).reshape(2, 5, 3) * x[0, 0]
+
+
+def assigned_beside_slices(x):
+    keep, y, g, h = x[0] > 0, x.clone(), grid(x), grid(x)
+    y[:, keep] = x[:, keep] * 2
+    y[:, x[1] > 0] += 1
+    g[:, keep] = g[:, keep] - x[1, keep][:, None]
+    h[1:, keep, :2] = torch.tensor([7.0, 8.0])
+    return y, g, h
+
+
+def rows_of_positions(x):
+    at, y = torch.arange(5)[None].index_select(1, places(x)), x.clone()
+    y[:, at] += 1
+    y[1, at] *= 2
+    return y, x[:, at], grid(x)[:, at], grid(x)[..., at % 3], at.shape[1]
+
+
+def beside_other_positions(x):
+    n = (x > 0).sum(1).max()
+    order, y, g = x.argsort(dim=1, descending=True, stable=True)[:, :n], x.clone(), grid(x)
+    rows = torch.arange(2)[:, None]
+    y[rows, order] = torch.arange(5.0)[:n]
+    g[rows, order] = g[rows, order] * 2 + 1
+    return x[rows, order], grid(x)[rows, order], grid(x)[rows, order, order % 3], y, g
+
+
+def of_two_lengths(x):
+    i, j, g = places(x), places(x, 1), grid(x)
+    g[1, i[:, None], j % 3] = 0.0
+    m = torch.zeros(5, 5)
+    m[i[:, None], j] = x[0, i][:, None] * x[1, j]
+    return g[0, i[:, None], j[None] % 3], g, m
+
+
+def of_one_or_as_many(x):
+    i, j = places(x), places(x, 1)
+    return torch.arange(25.0).reshape(5, 5)[i, j]
+
+
+def as_many_or_one_are_assigned(x):
+    y, g = torch.zeros(5), grid(x)
+    y[places(x)] = x[1, places(x, 1)]
+    g[0, places(x)] = x[1, places(x, 1)][:, None]
+    return y, g
+
+
+def masks_beside_positions(x):
+    keep, i = x[0] > 0, places(x)
+    g = grid(x)
+    g[:, keep, i % 3] = -1.0
+    return grid(x)[:, keep, i % 3], grid(x)[x[:, 0] > 0, 1], grid(x)[1, keep, [0]], g
+
+
+def masks_beside_masks(x):
+    return torch.arange(25.0).reshape(5, 5)[x[0] > 0, x[1] > 0]
+
+
+def of_tensors_of_the_run(x):
+    i, g = places(x), grid(x)
+    m = g[:, i]
+    k = torch.arange(2)[:, None]
+    j = torch.arange(len(i))[None]
+    m[k, j, 1] = x[:, i] * 3
+    return m, m[k, j, j % 3], m[:, j], m[:, [1, 0, 2], 1] if len(i) == 5 else m.sum()
+
+
+def before_the_front(x):
+    y, n = x.clone(), (x > 0).sum()
+    at = torch.arange(n) - 3
+    y[1, at[None]] = 4.0
+    return y, x[:, at[None]]
+
+
+def without_elements(x):
+    i = places(x)
+    return torch.zeros(5, 0)[i], torch.zeros(2, 5, 0)[:, i[None]], x[:, i][:, :0].shape
+
+
+def of_none(x):
+    return x[:, :0][:, places(x)[None]]
+
+
+def beside_numbers_and_new_ones(x):
+    y = x[0, places(x)]
+    return torch.max(x[1, x[0].argmax()], y), torch.min(x[0, 0], other=y), y.new_tensor([1, 2.5]), torch.where(y > 1, y, y.new_tensor(0))
+
+
+def read_from_images(x):
+    image = torch.arange(48.0).reshape(1, 3, 4, 4)
+    at = x[:, places(x)].T / 4
+    made = F.grid_sample(image, at[None, None], mode="bilinear", align_corners=True)
+    several = F.grid_sample(image.expand(5, -1, -1, -1)[places(x)], at.reshape(-1, 1, 1, 2), align_corners=False)
+    return made.reshape(1, 3, -1), F.grid_sample(image, at[None, :, None], "nearest", "border", align_corners=False), several
+
+
+def read_from_as_many_images(x):
+    images = torch.arange(80.0).reshape(5, 1, 4, 4)[places(x)]
+    return F.grid_sample(images, torch.zeros(3, 2, 2, 2), align_corners=False)
+
+
+PROGRAMS = [
+    assigned_beside_slices,
+    rows_of_positions,
+    beside_other_positions,
+    of_two_lengths,
+    of_one_or_as_many,
+    as_many_or_one_are_assigned,
+    masks_beside_positions,
+    masks_beside_masks,
+    of_tensors_of_the_run,
+    before_the_front,
+    without_elements,
+    of_none,
+    beside_numbers_and_new_ones,
+    read_from_images,
+    read_from_as_many_images,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_right(program):
+    check(program, INPUTS)
+
+
+def of_one_mask_computed_twice(x, sure):
+    y, stops = x[:, x[0] > 0], sure.repeat_interleave(2)
+    z, there = y, y > 3
+    if sure.any():
+        y, z, there = (t[~stops] for t in (y, y * 2, y > 1))
+    return (y + z).masked_fill(there == 0, 0.0)
+
+
+def test_what_a_mask_picks_that_is_computed_again_is_as_long():
+    """Nothing is left to be found out at run time, not behind the branch either."""
+    x = torch.tensor([*ROWS[:4]])
+    inputs = [(x, torch.tensor(sure)) for sure in ([True, False], [False, False], [True, True])]
+    graph = check(of_one_mask_computed_twice, inputs, paths=2)
+    assert not any(isinstance(block.terminator, Raise) for block in graph.blocks)
+
+
+class Tokens(torch.nn.Module):
+    """Tokens that a gate keeps go through a block, sorted by score, and are put back where they were."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.block = torch.nn.Linear(4, 1), torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+
+    def forward(self, x):
+        scores = self.gate(x)[0, :, 0]
+        keep = scores > 0
+        x[:, keep] = self.block(x[:, keep])
+        order = scores.argsort(descending=True)[None, : keep.sum()]
+        return x, x[torch.arange(1)[:, None], order]
+
+
+def test_built(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    net = Tokens().eval()
+    noise = torch.Generator().manual_seed(3)
+    inputs = [torch.randn(1, 6, 4, generator=noise) + more * net.gate.weight.detach() for more in (0.0, 1.0, 0.0, 20.0, -20.0)]
+    artifact = dycl_tvm.build(net, (inputs[0].clone(),))
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    found = set()
+    for x in [*inputs, *reversed(inputs)]:
+        with torch.no_grad():
+            wanted = net(x.clone())
+        torch.testing.assert_close(tuple(torch.as_tensor(t) for t in call(x.clone())), wanted)
+        found.add(wanted[1].shape[1])
+    assert {0, 6} < found
