@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "build" / "site" / "pages"
+#: Pages that lie outside of docs/.
+SITE_NAMES = {ROOT / "README.md": "index.md", ROOT / "CHANGELOG.md": "changelog.md"}
 #: What to do about each error; what is not named here says so itself.
 WHAT_TO_DO = {
     "UnsupportedError": "The message shows your line and what to write instead; [what is supported](python-support.md) has the constructs.",
@@ -36,23 +38,27 @@ WHAT_TO_DO = {
 }
 
 
-def with_links_of_the_site(text: str) -> str:
-    """Let links of the README and of pages lead to the pages of the site."""
-    text = re.sub(r"\]\((?:\./)?docs/", "](", text)
-    return re.sub(r"\]\((?:\.\./)?CHANGELOG\.md", "](changelog.md", re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", text))
+def with_links_of_the_site(page: Path) -> str:
+    """Return the text of a page whose links lead to pages of the site; where one leads to another file of the repository its text stays."""
+
+    def of_the_site(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        path, hash_, anchor = target.partition("#")
+        file = (page.parent / path).resolve()
+        if not path or re.match("[a-z]+:", target):
+            return link[0]
+        name = SITE_NAMES.get(file) or (file.name if file.parent == ROOT / "docs" and file.suffix == ".md" else None)
+        return f"[{text}]({name}{hash_}{anchor})" if name else text
+
+    return re.sub(r"\[([^][]*)\]\(([^)\s]+)\)", of_the_site, page.read_text(encoding="utf-8"))
 
 
 def write_pages() -> None:
     """Write the pages that are text."""
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    sources = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}
-    for name, path in {**sources, "index.md": ROOT / "README.md", "changelog.md": ROOT / "CHANGELOG.md"}.items():
-        text = with_links_of_the_site(path.read_text(encoding="utf-8"))
-        licences = {"[LICENSE](LICENSE)": "LICENSE", "[NOTICE](NOTICE)": "NOTICE"}  # files of the repository
-        for link, plain in licences.items():
-            text = text.replace(link, plain)
-        (PAGES / name).write_text(text, encoding="utf-8")
+    for path in [*sorted((ROOT / "docs").glob("*.md")), *SITE_NAMES]:
+        (PAGES / SITE_NAMES.get(path, path.name)).write_text(with_links_of_the_site(path), encoding="utf-8")
 
 
 def write_reference() -> None:
