@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "build" / "site" / "pages"
 #: Pages that lie outside of docs/.
 SITE_NAMES = {ROOT / "README.md": "index.md", ROOT / "CHANGELOG.md": "changelog.md"}
-#: What to do about each error; what is not named here says so itself.
+#: What to do about each error; of one that is not named here, what to do about its base.
 WHAT_TO_DO = {
     "UnsupportedError": "The message shows your line and what to write instead; [what is supported](python-support.md) has the constructs.",
     "PathExplosionError": "Merge the branch that the message names, or raise `max_paths`.",
@@ -59,6 +59,7 @@ def write_pages() -> None:
     PAGES.mkdir(parents=True)
     for path in [*sorted((ROOT / "docs").glob("*.md")), *SITE_NAMES]:
         (PAGES / SITE_NAMES.get(path, path.name)).write_text(with_links_of_the_site(path), encoding="utf-8")
+    shutil.copy2(Path(__file__).with_name("site.css"), PAGES)
 
 
 def write_reference() -> None:
@@ -77,7 +78,8 @@ def write_reference() -> None:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, Exception) and cls.__module__ == errors.__name__:
             about = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-            rows.append(f"| `{name}` | {about} | {WHAT_TO_DO.get(name, '')} |")
+            advice = next((WHAT_TO_DO[base.__name__] for base in cls.__mro__ if base.__name__ in WHAT_TO_DO), "")
+            rows.append(f"| `{name}` | {about} | {advice} |")
     codes = "0 done, 1 failed or results differ, 2 wrong arguments, 3 control flow that cannot be compiled"
     head = f"# Errors\n\nExit codes of the command: {codes}.\n\n"
     (PAGES / "errors.md").write_text(head + "| Error | When | What to do |\n|---|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -90,6 +92,7 @@ def _has_a_docstring(package: object, name: str) -> bool:
 
 def write_graphs(chosen: list[str] | None) -> None:
     """Write the graphs of networks of the zoo as pages that can be moved and zoomed, and a page with links to them."""
+    import dycl_tvm
     from dycl_tvm import zoo
     from dycl_tvm.cli.main import main
 
@@ -97,8 +100,11 @@ def write_graphs(chosen: list[str] | None) -> None:
     folder.mkdir()
     lines = ["# Graphs of the zoo", "The control flow graph of each network, as `dycl-tvm inspect zoo:NAME -o NAME.html` writes it.", ""]
     for name in chosen if chosen is not None else zoo.names():
-        if main(["inspect", f"zoo:{name}", "-q", "-o", str(folder / f"{name}.html")]):
+        page = folder / f"{name}.html"
+        if main(["inspect", f"zoo:{name}", "-q", "-o", str(page)]):
             sys.exit(f"the graph of {name} could not be written")
+        # Where the package lies on this machine is nobody's business.
+        page.write_text(page.read_text(encoding="utf-8").replace(f"{Path(dycl_tvm.__file__).parents[1]}/", ""), encoding="utf-8")
         lines.append(f"- [{name}](graphs/{name}.html): {zoo.describe(name)}")
     (PAGES / "graphs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
