@@ -32,6 +32,8 @@ def start(address: str | None, host: str, http_port: int, grpc_port: int, **opti
     if not joins:
         # Nobody is to reach a cluster of this machine's own from outside.
         options |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+        # Ray's workers stand back for everything else on a machine. A server does not.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # Serve takes a proxy that is not ready in three times 5 seconds for dead and starts another one: a busy machine never has one.
         os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     ray.init(address, **{"log_to_driver": not joins, **options})
