@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards wheel test-python cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,25 @@ test-python:  ## The tests in which versions of Python may differ, with another 
 	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) is not on this machine: `pyenv install 3.12` (Debian: build-essential and the lib*-dev that it names), `uv python install 3.12`, or a distribution that has it (Ubuntu 22.04 has 3.10, Debian 12 3.11, Ubuntu 24.04 3.12, Debian 13 3.13), with its -venv package' >&2; exit 1; }
 	$(MAKE) --no-print-directory VENV=$(PYTHON_VENV) setup
 	$(PYTHON_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(PYTHON_ROOMS:%=tests/python/%) tests/python/test_cli.py $(PYTEST_ARGS)
+
+# NUMPY is that of constraints.txt if it is not said. PyPI's builds of PyTorch bring CUDA libraries of their own (5 GB), with whose versions
+# those of the extra `cuda` do not agree.
+TORCH ?= 2.10
+NUMPY ?=
+TORCH_NAME = torch$(TORCH)$(NUMPY:%=-numpy%)
+TORCH_VENV ?= .venv-$(TORCH_NAME)
+TORCH_CONSTRAINTS = build/constraints-$(TORCH_NAME).txt
+# What asks PyTorch what it is made of, runs its operators or reads its programs.
+TORCH_TESTS = $(addprefix tests/python/,frontend_exported frontend_onnx hcfg passes compile onnx_export runtime) \
+    $(wildcard tests/python/frontend/test_constructs_*.py) $(addprefix tests/python/frontend/test_,branches.py arrays.py random.py)
+
+test-torch:  ## The tests in which versions of PyTorch and NumPy may differ, with others: `make test-torch TORCH=2.10 NUMPY=1.26`
+	mkdir -p build
+	{ grep -vE '^(torch|setuptools|nvidia-.*$(NUMPY:%=|numpy))==' constraints.txt; echo 'setuptools>=77'; echo 'torch==$(TORCH).*'; $(NUMPY:%=echo 'numpy==%.*';) } >$(TORCH_CONSTRAINTS).new
+	cmp -s $(TORCH_CONSTRAINTS).new $(TORCH_CONSTRAINTS) || cp $(TORCH_CONSTRAINTS).new $(TORCH_CONSTRAINTS)
+	$(MAKE) --no-print-directory VENV=$(TORCH_VENV) CONSTRAINTS=$(TORCH_CONSTRAINTS) EXTRAS=dev,rpc,cross,serve setup
+	$(TORCH_VENV)/bin/python -c 'import numpy, sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__, "NumPy", numpy.__version__)'
+	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(TORCH_TESTS) $(PYTEST_ARGS)
 
 bench-dispatch: setup  ## Measure what one control flow edge and one kernel call cost in the generated dispatcher
 	$(BIN)/python benchmarks/dispatch.py
@@ -188,15 +207,19 @@ pytest: setup
 
 setup: $(VENV)/.installed  ## Make .venv with everything in it
 
+# What is installed: the extras of the package, and the exact versions.
+EXTRAS ?= dev,rpc,cross,cuda,serve
+CONSTRAINTS ?= constraints.txt
+
 # An editable install: the package is used where it lies, so only a change of what is installed makes this again.
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt CMakeLists.txt src/python/calls.cc .ci/system-packages .ci/emulation-packages
+$(VENV)/.installed: pyproject.toml setup.py $(CONSTRAINTS) CMakeLists.txt src/python/calls.cc .ci/system-packages .ci/emulation-packages
 	.ci/system-packages $(PYTHON)
 	.ci/emulation-packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}; say make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	# tvm-ffi before the package: its headers are those of the extension module
-	$(BIN)/python -m pip install -c constraints.txt setuptools wheel apache-tvm-ffi
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[dev,rpc,cross,cuda,serve]'
+	$(BIN)/python -m pip install -c $(CONSTRAINTS) setuptools wheel apache-tvm-ffi
+	$(BIN)/python -m pip install -c $(CONSTRAINTS) --no-build-isolation -e '.[$(EXTRAS)]'
 	touch $@
 
 # `make wheel WHEEL_ARGS="--only runtime --machine aarch64"`

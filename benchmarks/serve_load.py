@@ -120,13 +120,12 @@ def here(folder: Path) -> Iterator[tuple[dict[str, int], Callable[[], None]]]:
 def on_ray(folder: Path, engine: str, replicas: int) -> Iterator[tuple[dict[str, int], Callable[[], None]]]:
     import ray
     from ray import serve
-    from ray.serve.config import HTTPOptions, gRPCOptions
 
-    from dycl_tvm.serve.ray_serve import SERVICER, deployment
+    from dycl_tvm.serve import ray_cluster
+    from dycl_tvm.serve.ray_serve import deployment
 
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    ray.init(num_cpus=2, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, logging_level="error")
-    serve.start(http_options=HTTPOptions(port=HTTP), grpc_options=gRPCOptions(port=GRPC, grpc_servicer_functions=[SERVICER]))
+    ray_cluster.start(None, "127.0.0.1", HTTP, GRPC, num_cpus=2, log_to_driver=False, logging_level="error")
     options: dict[str, Any] = {"num_replicas": replicas, "ray_actor_options": {"num_cpus": 0.5}, "health_check_period_s": 1}
     if engine == "ray":
         application = deployment(folder / "net.so", folder / "net.params", **options)

@@ -16,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "build" / "site" / "pages"
-#: What to do about each error; what is not named here says so itself.
+#: Pages that lie outside of docs/.
+SITE_NAMES = {ROOT / "README.md": "index.md", ROOT / "CHANGELOG.md": "changelog.md"}
+#: What to do about each error; of one that is not named here, what to do about its base.
 WHAT_TO_DO = {
     "UnsupportedError": "The message shows your line and what to write instead; [what is supported](python-support.md) has the constructs.",
     "PathExplosionError": "Merge the branch that the message names, or raise `max_paths`.",
@@ -36,23 +38,28 @@ WHAT_TO_DO = {
 }
 
 
-def with_links_of_the_site(text: str) -> str:
-    """Let links of the README and of pages lead to the pages of the site."""
-    text = re.sub(r"\]\((?:\./)?docs/", "](", text)
-    return re.sub(r"\]\((?:\.\./)?CHANGELOG\.md", "](changelog.md", re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", text))
+def with_links_of_the_site(page: Path) -> str:
+    """Return the text of a page whose links lead to pages of the site; where one leads to another file of the repository its text stays."""
+
+    def of_the_site(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        path, hash_, anchor = target.partition("#")
+        file = (page.parent / path).resolve()
+        if not path or re.match("[a-z]+:", target):
+            return link[0]
+        name = SITE_NAMES.get(file) or (file.name if file.parent == ROOT / "docs" and file.suffix == ".md" else None)
+        return f"[{text}]({name}{hash_}{anchor})" if name else text
+
+    return re.sub(r"\[([^][]*)\]\(([^)\s]+)\)", of_the_site, page.read_text(encoding="utf-8"))
 
 
 def write_pages() -> None:
     """Write the pages that are text."""
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    sources = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}
-    for name, path in {**sources, "index.md": ROOT / "README.md", "changelog.md": ROOT / "CHANGELOG.md"}.items():
-        text = with_links_of_the_site(path.read_text(encoding="utf-8"))
-        licences = {"[LICENSE](LICENSE)": "LICENSE", "[NOTICE](NOTICE)": "NOTICE"}  # files of the repository
-        for link, plain in licences.items():
-            text = text.replace(link, plain)
-        (PAGES / name).write_text(text, encoding="utf-8")
+    for path in [*sorted((ROOT / "docs").glob("*.md")), *SITE_NAMES]:
+        (PAGES / SITE_NAMES.get(path, path.name)).write_text(with_links_of_the_site(path), encoding="utf-8")
+    shutil.copy2(Path(__file__).with_name("site.css"), PAGES)
 
 
 def write_reference() -> None:
@@ -71,7 +78,8 @@ def write_reference() -> None:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, Exception) and cls.__module__ == errors.__name__:
             about = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-            rows.append(f"| `{name}` | {about} | {WHAT_TO_DO.get(name, '')} |")
+            advice = next((WHAT_TO_DO[base.__name__] for base in cls.__mro__ if base.__name__ in WHAT_TO_DO), "")
+            rows.append(f"| `{name}` | {about} | {advice} |")
     codes = "0 done, 1 failed or results differ, 2 wrong arguments, 3 control flow that cannot be compiled"
     head = f"# Errors\n\nExit codes of the command: {codes}.\n\n"
     (PAGES / "errors.md").write_text(head + "| Error | When | What to do |\n|---|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -84,6 +92,7 @@ def _has_a_docstring(package: object, name: str) -> bool:
 
 def write_graphs(chosen: list[str] | None) -> None:
     """Write the graphs of networks of the zoo as pages that can be moved and zoomed, and a page with links to them."""
+    import dycl_tvm
     from dycl_tvm import zoo
     from dycl_tvm.cli.main import main
 
@@ -91,8 +100,11 @@ def write_graphs(chosen: list[str] | None) -> None:
     folder.mkdir()
     lines = ["# Graphs of the zoo", "The control flow graph of each network, as `dycl-tvm inspect zoo:NAME -o NAME.html` writes it.", ""]
     for name in chosen if chosen is not None else zoo.names():
-        if main(["inspect", f"zoo:{name}", "-q", "-o", str(folder / f"{name}.html")]):
+        page = folder / f"{name}.html"
+        if main(["inspect", f"zoo:{name}", "-q", "-o", str(page)]):
             sys.exit(f"the graph of {name} could not be written")
+        # Where the package lies on this machine is nobody's business.
+        page.write_text(page.read_text(encoding="utf-8").replace(f"{Path(dycl_tvm.__file__).parents[1]}/", ""), encoding="utf-8")
         lines.append(f"- [{name}](graphs/{name}.html): {zoo.describe(name)}")
     (PAGES / "graphs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

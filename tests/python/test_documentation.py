@@ -33,6 +33,38 @@ def test_the_site_has_every_page() -> None:
     assert {page.name for page in PAGES} <= named
 
 
+def _site() -> Any:
+    spec = importlib.util.spec_from_file_location("dycl_make_site", DOCS / "site" / "make_site.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the names that the site gives to headings."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", re.sub(r"\]\([^)]*\)", "", head)).strip().lower()) for head in heads}
+
+
+def test_links_of_the_site_lead_to_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the repository are no pages; mkdocs refuses a link to one, and an anchor that no heading has."""
+    site = _site()
+    monkeypatch.setattr(site, "PAGES", tmp_path / "pages")
+    site.write_pages()
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "pages").iterdir()}
+    written = {"api.md", "errors.md", "graphs.md"}  # from the package
+    wrong = []
+    for name, text in texts.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", text, flags=re.DOTALL | re.MULTILINE)):
+            page, _, anchor = target.partition("#")
+            if not re.match("https?:", target) and page not in written:
+                if (page or name) not in texts or (anchor and anchor not in _anchors(texts[page or name])):
+                    wrong.append(f"{name}: {target}")
+    assert len(texts) > 20
+    assert wrong == []
+
+
 def test_the_model_of_the_tutorial(tmp_path: Path) -> None:
     source = re.search(r"```python\n(.*?)```", (DOCS / "tutorial.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert source is not None

@@ -36,6 +36,17 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), which)
 
 
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return what is registered, of the operators that this version of PyTorch has: releases add some and take others away."""
+    found = {}
+    for name, function in DECOMPOSITIONS.items():
+        try:
+            found[overload(name)] = function
+        except AttributeError:
+            continue
+    return found
+
+
 def name_of(op: Any) -> str:
     """Return the name of a torch operator as HCFGs write it."""
     return str(op)
@@ -52,8 +63,9 @@ class Decomposer:
 
     def __init__(self, known: Collection[str]) -> None:
         self._table: Any = {op: fn for op, fn in decomposition_table.items() if name_of(op) not in known}
-        self._table |= {overload(name): fn for name, fn in DECOMPOSITIONS.items()}
-        every: Any = {**decomposition_table, **{overload(name): fn for name, fn in DECOMPOSITIONS.items()}}
+        own = _decompositions()
+        self._table |= own
+        every: Any = {**decomposition_table, **own}
         #: For what has complex tensors: whether an operator is known depends on what it is given.
         self._complex_table = {op: _unless_known(op, fn, known) for op, fn in every.items()}
         self._kept: dict[Any, torch.fx.GraphModule] = {}

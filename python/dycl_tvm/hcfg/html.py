@@ -71,10 +71,13 @@ def _place(origin: Origin | None) -> str:
 
 
 _PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>@TITLE@</title><style>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<link rel="icon" href="data:,"><title>@TITLE@</title><style>
 *{box-sizing:border-box}body{margin:0;height:100vh;display:flex;flex-direction:column;font:13px system-ui,sans-serif;color:#1f2328}
 header{padding:6px 12px;border-bottom:1px solid #d0d7de;display:flex;gap:16px;align-items:center}header h1{font-size:15px;margin:0}
-header span{color:#57606a;flex:1}main{flex:1;display:flex;min-height:0}#view{flex:1;overflow:hidden;cursor:grab;touch-action:none}
+header span{color:#57606a;flex:1}header nav{display:flex;gap:6px}button{cursor:pointer}
+#find.nothing{background:#ffebe9}
+main{flex:1;display:flex;min-height:0}#view{flex:1;overflow:hidden;cursor:grab;touch-action:none}
 #view svg{width:100%;height:100%}#view .block{cursor:pointer}
 #panel{width:40%;max-width:720px;overflow:auto;border-left:1px solid #d0d7de;padding:8px 12px}
 pre,.code{font:12px ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:0}
@@ -82,10 +85,17 @@ h2{font-size:14px;margin:4px 0}h3{font-size:12px;margin:12px 0 4px;color:#57606a
 .row{padding:2px 0;border-bottom:1px solid #f0f2f4}
 .row small{color:#0550ae;margin-left:8px}details{margin:2px 0 4px 12px}
 summary{cursor:pointer;color:#57606a}
-a{color:#0969da;cursor:pointer;margin-right:8px}
+#panel button{border:0;background:none;padding:2px 8px 2px 0;font:inherit;color:#0969da;text-align:left}
+#view .block:focus-visible{outline:none}#view .block:focus-visible rect{stroke:#0969da;stroke-dasharray:4 2}
+@media(max-width:760px){header{flex-wrap:wrap;gap:4px 12px}header span{flex-basis:100%;order:1}
+header nav{flex:1}#find{flex:1;min-width:0;font-size:16px}
+main{flex-direction:column}
+#panel{width:100%;max-width:none;height:45%;border-left:0;border-top:1px solid #d0d7de}button{min-width:34px;min-height:30px}}
 </style></head><body>
-<header><h1>@TITLE@</h1><span>@SUMMARY@</span><input id="find" type="search" placeholder="find block, operation, source">
-<button id="fit">fit</button></header>
+<header><h1>@TITLE@</h1><span>@SUMMARY@</span><nav><input id="find" type="search" placeholder="find block, operation, source"
+aria-label="find"><button id="in" title="closer">+</button>
+<button id="out" title="farther">&minus;</button>
+<button id="fit" title="all of it">fit</button></nav></header>
 <main><div id="view">@SVG@</div><aside id="panel"></aside></main>
 <script type="application/json" id="data">@DATA@</script>
 <script>
@@ -94,27 +104,51 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const svg = document.querySelector("#view svg"), panel = document.getElementById("panel");
 const whole = svg.getAttribute("viewBox").split(" ").map(Number);
 svg.removeAttribute("width"); svg.removeAttribute("height");
-let box = whole.slice(), dragged = null, moved = false;
+let box = whole.slice(), moved = false;
+const pointers = new Map();
 function show() { svg.setAttribute("viewBox", box.join(" ")); }
-function scale() { return Math.max(box[2] / svg.clientWidth, box[3] / svg.clientHeight); }
-function point(e) {
-  const p = new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
+function point(x, y) {
+  const p = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM().inverse());
   return [p.x, p.y];
 }
-svg.addEventListener("wheel", e => {
-  e.preventDefault();
-  const f = Math.exp(e.deltaY * 0.0015), p = point(e);
+function zoom(f, x, y) {
+  const p = point(x, y);
   box = [p[0] - (p[0] - box[0]) * f, p[1] - (p[1] - box[1]) * f, box[2] * f, box[3] * f];
   show();
-}, {passive: false});
-svg.addEventListener("pointerdown", e => { dragged = [e.clientX, e.clientY, box[0], box[1]]; moved = false; });
-window.addEventListener("pointermove", e => {
-  if (!dragged) return;
-  const dx = e.clientX - dragged[0], dy = e.clientY - dragged[1];
-  if (Math.abs(dx) + Math.abs(dy) > 4) moved = true;
-  if (moved) { box[0] = dragged[2] - dx * scale(); box[1] = dragged[3] - dy * scale(); show(); }
+}
+function zoomCentre(f) {
+  const r = svg.getBoundingClientRect();
+  zoom(f, r.x + r.width / 2, r.y + r.height / 2);
+}
+function middle() {
+  const all = [...pointers.values()], sum = all.reduce((s, p) => [s[0] + p[0], s[1] + p[1]]);
+  return [sum[0] / all.length, sum[1] / all.length];
+}
+function spread() {
+  const [a, b] = pointers.values();
+  return b ? Math.hypot(a[0] - b[0], a[1] - b[1]) : 0;
+}
+svg.addEventListener("wheel", e => { e.preventDefault(); zoom(Math.exp(e.deltaY * 0.0015), e.clientX, e.clientY); }, {passive: false});
+// One pointer moves the picture, two also change its size.
+svg.addEventListener("pointerdown", e => {
+  if (!pointers.size) moved = false;
+  pointers.set(e.pointerId, [e.clientX, e.clientY, e.clientX, e.clientY]);
 });
-window.addEventListener("pointerup", () => { dragged = null; });
+window.addEventListener("pointermove", e => {
+  const p = pointers.get(e.pointerId);
+  if (!p) return;
+  if (Math.hypot(e.clientX - p[2], e.clientY - p[3]) > 4) moved = true;
+  if (!moved) return;
+  const before = middle(), apart = spread();
+  p[0] = e.clientX; p[1] = e.clientY;
+  const now = middle(), from = point(...before), to = point(...now);
+  box[0] += from[0] - to[0]; box[1] += from[1] - to[1];
+  show();
+  if (apart && spread()) zoom(apart / spread(), ...now);
+});
+for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, e => pointers.delete(e.pointerId));
+document.getElementById("in").onclick = () => zoomCentre(1 / 1.4);
+document.getElementById("out").onclick = () => zoomCentre(1.4);
 document.getElementById("fit").onclick = () => { box = whole.slice(); show(); };
 function add(parent, tag, text, name) {
   const e = document.createElement(tag);
@@ -129,7 +163,8 @@ function select(id, centre) {
   for (const g of svg.querySelectorAll(".block")) g.classList.toggle("selected", g.dataset.block === id);
   if (centre) {
     const r = svg.querySelector('.block[data-block="' + id + '"] rect').getBBox();
-    box = [r.x + r.width / 2 - 450, r.y + r.height / 2 - 300, 900, 600];
+    const w = svg.clientWidth * 1.1, h = svg.clientHeight * 1.1;
+    box = [r.x + r.width / 2 - w / 2, r.y + r.height / 2 - h / 2, w, h];
     show();
   }
   panel.textContent = "";
@@ -149,7 +184,7 @@ function select(id, centre) {
   }
   if (block.edges.length) {
     add(panel, "h3", "leads to");
-    for (const other of block.edges) add(panel, "a", data.blocks[other].title).onclick = () => select(other, true);
+    for (const other of block.edges) add(panel, "button", data.blocks[other].title).onclick = () => select(other, true);
   }
   if (block.source.length) add(panel, "h3", "source");
   let file = "";
@@ -158,17 +193,25 @@ function select(id, centre) {
     add(panel, "pre", String(line).padStart(5) + "  " + code);
   }
 }
-for (const g of svg.querySelectorAll(".block"))
+for (const g of svg.querySelectorAll(".block")) {
+  g.setAttribute("tabindex", "0");
+  g.setAttribute("role", "button");
   g.addEventListener("click", () => { if (!moved) select(g.dataset.block, false); });
+  g.addEventListener("keydown", e => { if (e.key === "Enter") select(g.dataset.block, false); });
+}
 document.getElementById("find").addEventListener("keydown", e => {
   if (e.key !== "Enter") return;
   const word = e.target.value.toLowerCase(), ids = Object.keys(data.blocks);
   const now = svg.querySelector(".selected"), start = now ? ids.indexOf(now.dataset.block) + 1 : 0;
-  for (let k = 0; k < ids.length; k++) {
-    const id = ids[(start + k) % ids.length];
-    if (JSON.stringify(data.blocks[id]).toLowerCase().includes(word)) { select(id, true); return; }
-  }
+  const found = ids.map((_, k) => ids[(start + k) % ids.length]).find(id => {
+    const bodies = data.blocks[id].steps.map(step => data.bodies[step.call]);
+    return JSON.stringify([data.blocks[id], bodies]).toLowerCase().includes(word);
+  });
+  e.target.classList.toggle("nothing", found === undefined);
+  if (found !== undefined) select(found, true);
 });
-select(data.first, false);
+// A large graph begins where it is entered, at a size that can be read.
+const pixels = svg.getBoundingClientRect();
+select(data.first, Math.max(whole[2] / pixels.width, whole[3] / pixels.height) > 2.2);
 </script></body></html>
 """

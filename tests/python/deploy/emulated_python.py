@@ -46,11 +46,25 @@ def run():
 """
 
 
-def python_command(board: Board, **environment: object) -> list[str]:
-    """Return the command of Python with TVM on a board, its files fetched once; skip the test where they cannot be."""
+def python_command(board: Board, site: Path | None = None, **environment: object) -> list[str]:
+    """Return the command of Python on a board, with TVM or with the packages of another folder."""
+    folder = _python()
+    return board.command(folder / "python3.11", PYTHONPATH=site or folder / "site", PYTHONUNBUFFERED=1, **environment)
+
+
+def install(site: Path, wheel: Path, *beside: str) -> None:
+    """Install a wheel for aarch64 into a folder as pip there would, and packages that the Python with TVM has."""
+    wrong = _pip("install", "--no-index", "--target", str(site), "--platform", "manylinux_2_17_aarch64", str(wheel))
+    assert not wrong, wrong
+    for name in beside:
+        for item in (_python() / "site").glob(f"{name}*"):
+            (site / item.name).symlink_to(item)
+
+
+def _python() -> Path:
+    """Return the folder of Python, its files fetched once; skip the test where they cannot be."""
     contents = _CONSTRAINTS.read_text() + _DEBIAN + " ".join((*_WHEELS, *_PACKAGES, _INTERPRETER)) + _STARTUP
-    folder = kept("Python", contents, _fetch)
-    return board.command(folder / "python3.11", PYTHONPATH=folder / "site", PYTHONUNBUFFERED=1, **environment)
+    return kept("Python", contents, _fetch)
 
 
 def python_server(board: Board, work: Path, key: str, **environment: object) -> contextlib.AbstractContextManager[Server]:

@@ -90,7 +90,7 @@ def test_svg_has_all_blocks_and_edges() -> None:
 def test_page_is_self_contained() -> None:
     graph = example()
     page = graph.to_html()
-    assert not re.search(r"(src|href)\s*=|@import|url\((?!#)|https?://(?!www\.w3\.org/2000/svg)", page)
+    assert not re.search(r"(src|href)\s*=(?!\"data:)|@import|url\((?!#)|https?://(?!www\.w3\.org/2000/svg)", page)
     assert page.count("</script>") == 2
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))  # type: ignore[union-attr]
     assert list(data["blocks"]) == [f"bb{k}" for k in range(len(graph.blocks))]

@@ -31,13 +31,10 @@ HOST = """
 import os, signal, sys, time
 import ray
 from ray import serve
-from ray.serve.config import HTTPOptions, gRPCOptions
 import dycl_tvm.serve
-from dycl_tvm.serve.ray_serve import SERVICER
+from dycl_tvm.serve import ray_cluster
 
-ray.init(num_cpus=2, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, logging_level="error")
-serve.start(http_options=HTTPOptions(host="127.0.0.1", port=int(sys.argv[3])),
-            grpc_options=gRPCOptions(port=int(sys.argv[4]), grpc_servicer_functions=[SERVICER]))
+ray_cluster.start(None, "127.0.0.1", int(sys.argv[3]), int(sys.argv[4]), num_cpus=2, log_to_driver=False, logging_level="error")
 
 def deploy(settings=None):
     options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}, "health_check_period_s": 1}

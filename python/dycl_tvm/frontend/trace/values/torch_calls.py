@@ -392,7 +392,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.data.__get__: _data,  # type: ignore[attr-defined]
     _T.data.__set__: _set_data,  # type: ignore[attr-defined]
     _T.__deepcopy__: _deepcopy,
-    _T.data_ptr: Address,
+    # PyTorch before 2.11 has not both.
+    **{getattr(_T, name): Address for name in ("data_ptr", "const_data_ptr") if hasattr(_T, name)},
     _T.storage_offset: offset_of,
     _T.untyped_storage: Memory,
     _T.is_set_to: is_set_to,
@@ -412,6 +413,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.apply_: _unknown("a Python function for each element"),
     _T.map_: _unknown("a Python function for each element"),
     _T.map2_: _unknown("a Python function for each element"),  # type: ignore[attr-defined]
-    _T.const_data_ptr: Address,  # type: ignore[attr-defined]
     _T.share_memory_: _unknown("a move of the memory"),
 }
