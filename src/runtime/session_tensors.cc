@@ -7,11 +7,7 @@
 #include "session.h"
 #include "tensor_copy.h"
 
-namespace {
-
-constexpr uint64_t kAlign = 64;
-
-}  // namespace
+using dycl::kAlign;
 
 int32_t DyclSession::CopyOutput(size_t k, const DLTensor& to) {
   DyclValue value;
