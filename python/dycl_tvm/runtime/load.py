@@ -17,7 +17,7 @@ from dycl_tvm.runtime.library import Library, making, none_is_unloaded, open_lib
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
-from dycl_tvm.runtime.trailer import check_machine, read_trailer
+from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_trailer
 
 
 def load(
@@ -65,6 +65,7 @@ def load(
     path = os.path.abspath(os.fspath(library))
     metadata = read_trailer(path)
     check_machine(path, metadata)
+    check_sanitizer(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
     place = ParamsPlace(params, mmap, params_offset, params_size)
