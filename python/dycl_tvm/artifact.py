@@ -166,8 +166,8 @@ class Artifact:
             The C++ compiler, with options, such as ``"aarch64-linux-gnu-g++ --sysroot=/opt/board"``. Left out: ``CXX``, or the one
             of this machine; zig for other machines.
         sanitize : str, optional
-            ``"address"``, ``"undefined"`` or ``"thread"``: a library for a program that is compiled with ``-fsanitize=`` the same, to find a
-            mistake in that program. It is slow, and no other program loads it.
+            ``"address"``, ``"undefined"`` or ``"thread"``: a library for a program that is compiled with ``-fsanitize=`` the same, to find
+            a mistake in that program. It is slow, and no other program loads it.
 
         Raises
         ------

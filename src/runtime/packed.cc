@@ -52,10 +52,8 @@ int Raise() {
       case DYCL_ERROR_ARTIFACT:
       case DYCL_ERROR_DEVICE:
       case DYCL_ERROR_CANCELLED:
-        kind = "RuntimeError";
-        break;
       case DYCL_ERROR_DEADLINE:
-        kind = "TimeoutError";
+        kind = "RuntimeError";
         break;
     }
     Host().error_set_raised(kind, &message, 1);

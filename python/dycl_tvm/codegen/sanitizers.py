@@ -25,7 +25,7 @@ def sanitizing(compiler: Compiler, sanitize: str) -> Compiler:
         raise UsageError(f"sanitize is one of {', '.join(map(repr, SANITIZERS))}, not {sanitize!r}")
     if "ziglang" in compiler.command:
         raise UsageError(
-            f"zig, which makes libraries for other machines, has no runtime of the {sanitize} sanitizer; name the board's own compiler with cxx"
+            f"zig, which makes libraries for other machines, has no runtime of the {sanitize} sanitizer; name the board's compiler with cxx"
         )
     return replace(compiler, flags=(*compiler.flags, f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g1"))
 

@@ -24,6 +24,10 @@ _open: dict[int, Library] = {}
 _makers: Counter[int] = Counter()
 
 
+#: What is done with each library that is opened from now on.
+_for_all: Callable[[Library], None] | None = None
+
+
 class Library(ctypes.CDLL):
     """A loaded library. Once it is out of memory its functions raise :class:`~dycl_tvm.UsageError`."""
 
@@ -35,6 +39,11 @@ class Library(ctypes.CDLL):
         if self.__dict__.get("_unloaded"):
             raise UsageError(f"the library '{self._name}' was unloaded")
         return super().__getattr__(name)
+
+    @property
+    def is_older(self) -> bool:
+        """Whether it is of a version in which libraries stayed in memory, and knew nothing of how threads are to run."""
+        return not isinstance(self.dycl_unload, ctypes._CFuncPtr)
 
     def forget(self) -> None:
         """Forget the functions: their code is no longer there."""
@@ -56,7 +65,19 @@ def open_library(path: str) -> Library:
             return known
         capi.declare(library, path)
         _open[library._handle] = library
+        if _for_all is not None and not library.is_older:
+            _for_all(library)
         return library
+
+
+def for_all(do: Callable[[Library], None]) -> None:
+    """Do something with all libraries that are open, and then with each that is opened; what was to be done before is not any more."""
+    global _for_all
+    with _lock:
+        for library in _open.values():
+            if not library.is_older:
+                do(library)
+        _for_all = do
 
 
 @contextmanager

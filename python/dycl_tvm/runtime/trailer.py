@@ -83,7 +83,7 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
         raise ArtifactError(f"'{path}' {why}")
 
 
-#: What the runtime of a sanitizer begins with. It must be in the process from the beginning; that of the one for undefined behaviour need not.
+#: What the runtime of a sanitizer begins with, which must be in the process from the beginning; not so that for undefined behaviour.
 _BEGINS = {"address": "__asan_init", "thread": "__tsan_init"}
 
 
