@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -90,10 +91,18 @@ void SaveThreadSettings(const ThreadSettings& settings) {
 
 bool ApplyThreadSettings(const ThreadSettings& settings, pid_t thread) {
   cpu_set_t mask;
-  bool good = true;
-  if (MaskOf(settings, &mask)) good = sched_setaffinity(thread, sizeof(mask), &mask) == 0;
-  if (settings.nice != 0) {
-    good = setpriority(PRIO_PROCESS, static_cast<id_t>(thread), settings.nice) == 0 && good;
+  bool known = MaskOf(settings, &mask);
+  int nice = settings.nice;
+  // What a program leaves open is as in its first thread, whatever was said before.
+  if (settings.said != 0 && !known) {
+    known = sched_getaffinity(getpid(), sizeof(mask), &mask) == 0;
+  }
+  if (settings.said != 0 && nice == 0) {
+    nice = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
+  }
+  bool good = !known || sched_setaffinity(thread, sizeof(mask), &mask) == 0;
+  if (nice != 0 || settings.said != 0) {
+    good = setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice) == 0 && good;
   }
   return good;
 }
