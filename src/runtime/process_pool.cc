@@ -128,8 +128,9 @@ PoolHost* PinOne(PoolHost* of, uint32_t skipped) {
   return wanted.pinned;
 }
 
-// The oldest library that takes part; ours does, as long as it may launch anything.
+// The oldest library that takes part. Ours must, or nobody would tell it that this one leaves.
 PoolHost* Find() {
+  if ((Ours().pins.load() & kOpen) == 0) JoinProcessPool();
   PoolHost* host = PinOne(nullptr, 0);
   if (host == nullptr) return &Ours();
   Ours().of.store(host);

@@ -64,6 +64,8 @@ ThreadPool::ThreadPool(int num_threads) {
   fork_epoch_ = g_fork_epoch.load();
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;
+  // What is wrong with the environment is told here, and not by a thread that begins some time.
+  static_cast<void>(CurrentThreadSettings());
   // Not an exception: kernels call, through whose frames none may go.
   workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
   if (workers_ == nullptr) return;

@@ -79,8 +79,9 @@ ThreadSettings SaidThreadSettings() {
 }
 
 ThreadSettings CurrentThreadSettings() {
+  static const ThreadSettings environment = OfEnvironment();
   ThreadSettings settings = SaidThreadSettings();
-  return settings.said != 0 ? settings : OfEnvironment();
+  return settings.said != 0 ? settings : environment;
 }
 
 void SaveThreadSettings(const ThreadSettings& settings) {
