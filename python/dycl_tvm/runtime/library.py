@@ -43,7 +43,7 @@ class Library(ctypes.CDLL):
     @property
     def is_older(self) -> bool:
         """Whether it is of a version in which libraries stayed in memory, and knew nothing of how threads are to run."""
-        return not isinstance(self.dycl_unload, ctypes._CFuncPtr)
+        return not isinstance(self.dycl_unload, self._FuncPtr)
 
     def forget(self) -> None:
         """Forget the functions: their code is no longer there."""
