@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +28,8 @@ struct Header {
 
 struct Cache {
   Header* blocks[kKept];
-  int count;
+  // Whoever takes over what a thread has left sees all that it did before it last set this.
+  std::atomic<int> count;
   pid_t thread;  // 0: nobody's
   Cache* next;
 };
@@ -56,8 +58,9 @@ bool HasEnded(pid_t thread) {
 }
 
 void FreeBlocks(Cache& cache) {
-  for (int k = 0; k < cache.count; ++k) free(cache.blocks[k]);
-  cache.count = 0;
+  const int count = cache.count.load(std::memory_order_acquire);
+  for (int k = 0; k < count; ++k) free(cache.blocks[k]);
+  cache.count.store(0, std::memory_order_release);
 }
 
 // A thread without a cache has the number of the one whose cache it finds: that one has ended.
@@ -95,15 +98,17 @@ void* AllocWorkspace(int /*device_type*/, int /*device_id*/, uint64_t bytes, int
                      int /*dtype_bits*/) {
   Cache* cache = ThisCache();
   if (cache == nullptr) return nullptr;
+  const int count = cache->count.load(std::memory_order_acquire);
   int best = -1;
-  for (int i = 0; i < cache->count; ++i) {
+  for (int i = 0; i < count; ++i) {
     if (cache->blocks[i]->bytes < bytes) continue;
     if (best < 0 || cache->blocks[i]->bytes < cache->blocks[best]->bytes) best = i;
   }
   Header* block = nullptr;
   if (best >= 0) {
     block = cache->blocks[best];
-    cache->blocks[best] = cache->blocks[--cache->count];
+    cache->blocks[best] = cache->blocks[count - 1];
+    cache->count.store(count - 1, std::memory_order_release);
   } else {
     void* memory = nullptr;
     if (posix_memalign(&memory, kAlign, kAlign + bytes) != 0) return nullptr;
@@ -121,8 +126,10 @@ int FreeWorkspace(int /*device_type*/, int /*device_id*/, void* memory) {
     free(block);
     return 0;
   }
-  if (cache->count < kKept) {
-    cache->blocks[cache->count++] = block;
+  const int count = cache->count.load(std::memory_order_acquire);
+  if (count < kKept) {
+    cache->blocks[count] = block;
+    cache->count.store(count + 1, std::memory_order_release);
     return 0;
   }
   // Keep the large ones: they serve small requests too.
@@ -144,7 +151,7 @@ int FreeWorkspace(int /*device_type*/, int /*device_id*/, void* memory) {
 void FreeUnusedWorkspaces() {
   pthread_mutex_lock(&g_mutex);
   for (Cache* cache = g_caches; cache != nullptr; cache = cache->next) {
-    if (cache->count == 0 || !HasEnded(cache->thread)) continue;
+    if (!HasEnded(cache->thread)) continue;
     FreeBlocks(*cache);
     cache->thread = 0;
   }
