@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from dycl_tvm.hcfg.sizes import Dim
     from dycl_tvm.quantization import Quantized, quantize
-    from dycl_tvm.runtime import Module, load
+    from dycl_tvm.runtime import Module, load, set_affinity
 
 _HOME = {
     "bound": "dycl_tvm.bound",
@@ -60,6 +60,7 @@ _HOME = {
     "Report": "dycl_tvm.artifact",
     "load": "dycl_tvm.runtime",
     "Module": "dycl_tvm.runtime",
+    "set_affinity": "dycl_tvm.runtime",
     "ArtifactError": "dycl_tvm.errors",
     "CancelledError": "dycl_tvm.errors",
     "CompileError": "dycl_tvm.errors",
@@ -108,6 +109,7 @@ __all__ = [
     "quantize",
     "register_operator",
     "serve",
+    "set_affinity",
     "stage",
     "zoo",
 ]

@@ -152,7 +152,7 @@ class Artifact:
         """Return the generated C++ of the dispatcher."""
         return self._code.source
 
-    def export_library(self, path: PathLike, embed_params: bool = False, *, cxx: str = "") -> Path:
+    def export_library(self, path: PathLike, embed_params: bool = False, *, cxx: str = "", sanitize: str = "") -> Path:
         """Write the shared library.
 
         Parameters
@@ -165,6 +165,9 @@ class Artifact:
         cxx : str, optional
             The C++ compiler, with options, such as ``"aarch64-linux-gnu-g++ --sysroot=/opt/board"``. Left out: ``CXX``, or the one
             of this machine; zig for other machines.
+        sanitize : str, optional
+            ``"address"``, ``"undefined"`` or ``"thread"``: a library for a program that is compiled with ``-fsanitize=`` the same, to find
+            a mistake in that program. It is slow, and no other program loads it.
 
         Raises
         ------
@@ -186,6 +189,7 @@ class Artifact:
                 glibc=self.target.glibc,
                 cxx=cxx,
                 watch=self._watch(),
+                sanitize=sanitize,
             )
         return out
 

@@ -6,8 +6,10 @@
 #include "amx.h"
 #include "dycl/dycl.h"
 #include "error.h"
+#include "library.h"
 #include "log.h"
 #include "path_text.h"
+#include "process_pool.h"
 #include "session.h"
 
 using dycl::Guard;
@@ -83,9 +85,10 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
   DyclModelOptions how;
   if (int32_t status = ReadOptions(options, &how)) return status;
   return Guard([&]() -> int32_t {
-    int32_t status = kProgram.amx ? dycl::RequestAmx() : DYCL_OK;
-    if (status != DYCL_OK) return status;
     std::unique_ptr<DyclModel> model(new DyclModel);
+    int32_t status = dycl::HoldLibrary();
+    if (status == DYCL_OK && kProgram.amx) status = dycl::RequestAmx();
+    if (status != DYCL_OK) return status;
     if (params_path != nullptr && how.params_from != DYCL_PARAMS_FROM_PATH) {
       return dycl::UsageError("'params_path' and 'params_from' name two places of the params");
     }
@@ -112,6 +115,34 @@ int32_t dycl_params_fd(const DyclModel* model) {
 
 void dycl_model_destroy(DyclModel* model) {
   if (model != nullptr) model->Release();
+}
+
+int32_t dycl_unload(DyclModel* model) {
+  return Guard([&] { return dycl::Unload(model); });
+}
+
+int32_t dycl_set_thread_options(const DyclThreadOptions* options) {
+  DyclThreadOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
+  if (how.num_cpus != 0 && how.cpus == nullptr) return NullArgument("cpus");
+  if (how.nice < -20 || how.nice > 19) return dycl::UsageError("'nice' is from -20 to 19");
+  dycl::ThreadSettings settings{};
+  settings.said = options != nullptr;
+  settings.nice = how.nice;
+  for (size_t k = 0; k < how.num_cpus; ++k) {
+    const auto cpu = static_cast<uint32_t>(how.cpus[k]);
+    if (cpu >= dycl::ThreadSettings::kMostCpus) {
+      return dycl::UsageError("there is no CPU %" PRId32, how.cpus[k]);
+    }
+    settings.AddCpu(cpu);
+  }
+  if (!dycl::CanRunOn(settings)) return dycl::UsageError("none of these CPUs is the process's");
+  // The library may be in use by nothing yet: then it is kept for those that will be.
+  return Guard([&]() -> int32_t {
+    if (int32_t status = dycl::HoldLibrary()) return status;
+    dycl::ConfigureThreads(settings);
+    return DYCL_OK;
+  });
 }
 
 int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
@@ -418,6 +449,8 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_set_log,
       dycl_user_metadata,
       dycl_session_set_cuda_stream,
+      dycl_unload,
+      dycl_set_thread_options,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

@@ -10,7 +10,7 @@ namespace dycl {
 namespace cuda {
 namespace {
 
-constexpr uint64_t kAlign = 256;
+constexpr uint64_t kDeviceAlign = 256;
 // CUstream_flags: nothing runs on a stream that is only captured.
 constexpr unsigned kNonBlocking = 1;
 // Shorter stretches gain nothing.
@@ -27,7 +27,7 @@ class Parts {
   explicit Parts(Pointer block) : block_(block) {}
   Pointer Take(uint64_t bytes) {
     uint64_t at = used_;
-    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    used_ += (bytes + kDeviceAlign - 1) / kDeviceAlign * kDeviceAlign;
     return block_ + at;
   }
   uint64_t used() const { return used_; }
@@ -168,7 +168,7 @@ int32_t CudaSession::Bind(const Frame& frame) {
 
 uint64_t CudaSession::PinnedBytes() const {
   uint64_t bytes = kFetchSlots * kItemBytes + model_->program().branches.size * sizeof(int64_t);
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+  return (bytes + kDeviceAlign - 1) / kDeviceAlign * kDeviceAlign;
 }
 
 void CudaSession::SetStream(bool given, void* stream) {

@@ -11,6 +11,7 @@
 #include "host_ops.h"
 #include "host_print.h"
 #include "program.h"
+#include "sanitizer.h"
 
 #define DYCL_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -86,6 +87,7 @@ DYCL_INLINE bool RunCall(const Call& call, uint32_t* runs, uint32_t number) {
   result.zero_padding = 0;
   result.v_int64 = 0;
   ++*runs;
+  TellUseByKernel(call);
   return __builtin_expect(call.function(call.state, call.args, call.num_args, &result) == 0, 1) ||
          FailCall(number);
 }

@@ -2,12 +2,14 @@
 // The packed functions of a model: what Python's tvm, TVM RPC and other TVM hosts call.
 //
 //   create(params_path = "") -> handle        run(handle, inputs...) -> return site
+//   run_within(handle, milliseconds, inputs...) -> return site
 //   num_outputs(handle) -> int                output(handle, k) -> tensor | int | float | bool
 //   copy_output(handle, k, tensor)            to_device(handle, tensor) -> tensor
 //   path(handle) -> str
 //   kernel_runs(handle, k) -> int             set_num_threads(handle, n)
 //   reset_state(handle)                       destroy(handle)
-//   manual_seed(handle, seed)
+//   manual_seed(handle, seed)                 cancel(handle)
+//   unload()
 //   metadata() -> str                         abi_version() -> int
 //
 // A handle is a number, not a pointer: a wrong one is an error, also when it comes over RPC.
@@ -21,6 +23,7 @@
 #include "dycl/dycl.h"
 #include "error.h"
 #include "host_process.h"
+#include "library.h"
 #include "path_text.h"
 #include "session.h"
 #include "tensor_copy.h"
@@ -30,6 +33,11 @@ namespace {
 
 std::mutex g_mutex;
 std::vector<DyclSession*>* g_sessions = nullptr;  // handle - 1; null where destroyed
+
+// When the library leaves memory; not at the end of a program, where threads may still run.
+__attribute__((destructor)) void FreeHandles() {
+  if (!LibraryIsHeld()) delete g_sessions;
+}
 
 int Raise() {
   const char* message = LastErrorMessage();
@@ -43,6 +51,8 @@ int Raise() {
         break;
       case DYCL_ERROR_ARTIFACT:
       case DYCL_ERROR_DEVICE:
+      case DYCL_ERROR_CANCELLED:
+      case DYCL_ERROR_DEADLINE:
         kind = "RuntimeError";
         break;
     }
@@ -66,6 +76,17 @@ int SetString(TVMFFIAny* out, const char* text, size_t size) {
   return Host().string_from_byte_array(&bytes, out);
 }
 
+// The session of a handle, null where there is none; with the lock.
+DyclSession* Known(int64_t handle) {
+  int64_t known = g_sessions != nullptr ? static_cast<int64_t>(g_sessions->size()) : 0;
+  return handle >= 1 && handle <= known ? (*g_sessions)[static_cast<size_t>(handle - 1)] : nullptr;
+}
+
+void NoSession(const char* function, int64_t handle) {
+  UsageError("%s: %lld is not a session; create() makes one", function,
+             static_cast<long long>(handle));
+}
+
 // Reads arguments one after the other; the first that does not fit is an error that says which.
 class Args {
  public:
@@ -80,6 +101,19 @@ class Args {
     if (a.type_index != kTVMFFIInt && a.type_index != kTVMFFIBool) return Wrong("an int");
     *out = a.v_int64;
     return ++next_, true;
+  }
+
+  bool Number(double* out) {
+    int64_t whole;
+    if (!Have("a number")) return false;
+    const TVMFFIAny& a = args_[next_];
+    if (a.type_index == kTVMFFIFloat) {
+      *out = a.v_float64;
+      return ++next_, true;
+    }
+    if (!Int(&whole)) return false;
+    *out = static_cast<double>(whole);
+    return true;
   }
 
   bool String(std::string* out) {
@@ -132,13 +166,9 @@ class Args {
     int64_t handle;
     if (!Int(&handle)) return false;
     std::lock_guard<std::mutex> lock(g_mutex);
-    int64_t known = g_sessions != nullptr ? static_cast<int64_t>(g_sessions->size()) : 0;
-    *out =
-        handle >= 1 && handle <= known ? (*g_sessions)[static_cast<size_t>(handle - 1)] : nullptr;
-    if (*out != nullptr) return true;
-    UsageError("%s: %lld is not a session; create() makes one", function_,
-               static_cast<long long>(handle));
-    return false;
+    *out = Known(handle);
+    if (*out == nullptr) NoSession(function_, handle);
+    return *out != nullptr;
   }
 
  private:
@@ -189,10 +219,9 @@ int Destroy(Args& args, TVMFFIAny*) {
   return 0;
 }
 
-int Run(Args& args, TVMFFIAny* result) {
+// What is left are the inputs.
+int RunInputs(DyclSession* session, const DyclRunOptions* options, Args& args, TVMFFIAny* result) {
   constexpr int32_t kMost = 64;
-  DyclSession* session;
-  if (!args.Session(&session)) return Raise();
   DyclValue values[kMost];
   int32_t count = 0;
   if (args.left() > kMost) {
@@ -203,9 +232,26 @@ int Run(Args& args, TVMFFIAny* result) {
     if (!args.Value(&values[count])) return Raise();
   }
   int32_t site;
-  if (dycl_run(session, values, static_cast<size_t>(count), &site) != DYCL_OK) return Raise();
+  if (dycl_run_with(session, values, static_cast<size_t>(count), options, &site) != DYCL_OK) {
+    return Raise();
+  }
   SetInt(result, site);
   return 0;
+}
+
+int Run(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  return args.Session(&session) ? RunInputs(session, nullptr, args, result) : Raise();
+}
+
+int RunWithin(Args& args, TVMFFIAny* result) {
+  DyclSession* session;
+  DyclRunOptions options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  if (!args.Session(&session) || !args.Number(&options.deadline_ms)) return Raise();
+  if (options.deadline_ms <= 0) options.deadline_ms = -1;  // 0 is no deadline to C
+  return RunInputs(session, &options, args, result);
 }
 
 int NumOutputs(Args& args, TVMFFIAny* result) {
@@ -216,7 +262,8 @@ int NumOutputs(Args& args, TVMFFIAny* result) {
   return 0;
 }
 
-// A tensor with memory of its own, which may outlive the session.
+// A tensor with memory of its own, which may outlive the session. It is freed by code of this
+// library, so it is counted among what is alive.
 struct OwnedTensor {
   DLManagedTensor managed;
   DyclModel* model;  // whose device the memory is of; null for memory of the CPU
@@ -232,6 +279,7 @@ void DeleteOwned(DLManagedTensor* managed) {
     free(managed->dl_tensor.data);
   }
   free(owned);
+  g_living.tensors.fetch_sub(1);
 }
 
 // A tensor like `like`, without memory; null where there is none for itself.
@@ -242,6 +290,7 @@ OwnedTensor* NewOwned(const DLTensor& like) {
     MemoryError(sizeof(OwnedTensor) + shape_bytes);
     return nullptr;
   }
+  g_living.tensors.fetch_add(1);
   DLTensor& t = owned->managed.dl_tensor;
   t = like;
   t.data = nullptr;
@@ -285,7 +334,7 @@ int SetTensor(DyclSession* session, size_t k, TVMFFIAny* result, const DLTensor&
   uint64_t bytes = TensorBytes(view);
   DLTensor& t = owned->managed.dl_tensor;
   t.device = DLDevice{kDLCPU, 0};
-  bool good = posix_memalign(&t.data, 64, bytes + 64) == 0;
+  bool good = posix_memalign(&t.data, kAlign, bytes + kAlign) == 0;
   if (!good) {
     t.data = nullptr;
     MemoryError(bytes);
@@ -311,7 +360,7 @@ int ToDevice(Args& args, TVMFFIAny* result) {
   if (owned == nullptr) return Raise();
   DLTensor& t = owned->managed.dl_tensor;
   if (session->TakeTensor(*from.u.tensor, &t.data, &t.device) != DYCL_OK) {
-    free(owned);
+    DeleteOwned(&owned->managed);
     return Raise();
   }
   owned->model = session->model();
@@ -389,6 +438,23 @@ int ManualSeed(Args& args, TVMFFIAny*) {
   return session->ManualSeed(static_cast<uint64_t>(seed)) == DYCL_OK ? 0 : Raise();
 }
 
+// Called while another thread runs the session, so it looks at nothing but the word to be set. The
+// lock keeps the session from being destroyed meanwhile.
+int CancelRun(Args& args, TVMFFIAny*) {
+  int64_t handle;
+  if (!args.Int(&handle)) return Raise();
+  std::lock_guard<std::mutex> lock(g_mutex);
+  DyclSession* session = Known(handle);
+  if (session == nullptr) {
+    NoSession("cancel", handle);
+    return Raise();
+  }
+  session->Cancel();
+  return 0;
+}
+
+int UnloadLibrary(Args&, TVMFFIAny*) { return dycl_unload(nullptr) == DYCL_OK ? 0 : Raise(); }
+
 int Metadata(Args&, TVMFFIAny* result) {
   return SetString(result, kArtifactInfo.metadata, strlen(kArtifactInfo.metadata));
 }
@@ -424,6 +490,7 @@ int Invoke(int (*function)(Args&, TVMFFIAny*), const char* name, const TVMFFIAny
 PACKED(create, Create)
 PACKED(destroy, Destroy)
 PACKED(run, Run)
+PACKED(run_within, RunWithin)
 PACKED(num_outputs, NumOutputs)
 PACKED(output, GetOutput)
 PACKED(copy_output, CopyOutput)
@@ -433,5 +500,7 @@ PACKED(kernel_runs, KernelRuns)
 PACKED(set_num_threads, SetNumThreads)
 PACKED(reset_state, ResetState)
 PACKED(manual_seed, ManualSeed)
+PACKED(cancel, CancelRun)
+PACKED(unload, UnloadLibrary)
 PACKED(metadata, Metadata)
 PACKED(abi_version, AbiVersion)

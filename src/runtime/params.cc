@@ -13,8 +13,6 @@
 namespace dycl {
 namespace {
 
-constexpr size_t kAlign = 64;
-
 std::string ShapeText(const std::string& dtype, const std::vector<int64_t>& shape) {
   std::string text = dtype + "[";
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -79,7 +77,8 @@ int32_t Params::Check(const char* name, const unsigned char* bytes, size_t size)
 
 int32_t Params::FindWeights(const char* name, const Json& header, const unsigned char* data) {
   if ((reinterpret_cast<uintptr_t>(data) & (kAlign - 1)) != 0) {
-    return ArtifactError("'%s': the weights are not aligned to %zu bytes", name, kAlign);
+    return ArtifactError("'%s': the weights are not aligned to %u bytes", name,
+                         static_cast<unsigned>(kAlign));
   }
   weights_.resize(kProgram.weights.size);
   for (uint32_t k = 0; k < kProgram.weights.size; ++k) {

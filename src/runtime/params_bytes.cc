@@ -11,11 +11,11 @@
 #include <cstring>
 
 #include "error.h"
+#include "program.h"
 
 namespace dycl {
 namespace {
 
-constexpr uint64_t kAlign = 64;
 constexpr size_t kPiece = size_t{1} << 30;  // what the kernel moves in one call at most
 
 // Linux has it from 3.17 on; the C library of an older system has no name for it.

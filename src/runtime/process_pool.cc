@@ -1,30 +1,17 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include "process_pool.h"
 
-#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
 
-#include <atomic>
-
-#include "dycl/dycl.h"
-
-// The same variable in all libraries of a process, whoever loaded them and how: null at first. In
-// assembly, because only there all compilers let one say that it is unique.
-extern "C" {
-extern DYCL_API std::atomic<const dycl::ProcessPool*> dycl_process_pool_v1;
-}
-asm(R"(
-  .pushsection .data
-  .balign 8
-  .type dycl_process_pool_v1, %gnu_unique_object
-  .size dycl_process_pool_v1, 8
-dycl_process_pool_v1:
-  .quad 0
-  .popsection
-)");
-static_assert(sizeof(std::atomic<const dycl::ProcessPool*>) == 8, "as in the assembly");
+#include <cstring>
 
 namespace dycl {
 namespace {
+
+constexpr uint32_t kOpen = uint32_t{1} << 31;
+constexpr uint32_t kPoolNote = 2;
 
 int32_t NumThreads() {
   ThreadPool* pool = ThreadPool::Shared();
@@ -37,22 +24,195 @@ int32_t Launch(ParallelLambda lambda, void* closure, int32_t num_task) {
                          : RunAlone(lambda, closure, num_task);
 }
 
-const ProcessPool kOurs = {sizeof(ProcessPool), NumThreads, Launch};
+void Settings(ThreadSettings* out) { *out = SaidThreadSettings(); }
 
-const ProcessPool* Find() {
-  // Not the variable as such: within a library the linker binds it to the library's own.
-  void* symbol = dlsym(RTLD_DEFAULT, "dycl_process_pool_v1");
-  auto* slot = symbol != nullptr ? static_cast<std::atomic<const ProcessPool*>*>(symbol)
-                                 : &dycl_process_pool_v1;
-  const ProcessPool* found = nullptr;
-  return slot->compare_exchange_strong(found, &kOurs) ? &kOurs : found;
+void Configure(const ThreadSettings* settings) { ThreadPool::Configure(*settings); }
+
+}  // namespace
+}  // namespace dycl
+
+extern "C" {
+__attribute__((visibility("hidden"), used)) dycl::PoolHost dycl_pool_host = {sizeof(dycl::PoolHost),
+                                                                             dycl::NumThreads,
+                                                                             dycl::Launch,
+                                                                             dycl::Settings,
+                                                                             dycl::Configure,
+                                                                             {0},
+                                                                             {0},
+                                                                             {0},
+                                                                             {nullptr}};
+}
+// The note: sizes of name and contents, type, name, and how far from there dycl_pool_host is.
+asm(R"(
+  .pushsection .note.dycl,"a",%note
+  .balign 4
+  .long 5
+  .long 4
+  .long 2
+  .asciz "DYCL"
+  .balign 4
+  .long dycl_pool_host - .
+  .popsection
+)");
+
+namespace dycl {
+namespace {
+
+PoolHost& Ours() { return dycl_pool_host; }
+
+// Keeps a library in memory that takes part; false if it is leaving.
+bool Pin(PoolHost* host) {
+  uint32_t pins = host->pins.load();
+  while ((pins & kOpen) != 0) {
+    if (host->pins.compare_exchange_weak(pins, pins + 1)) return true;
+  }
+  return false;
+}
+
+void Unpin(PoolHost* host) { host->pins.fetch_sub(1); }
+
+struct Note {
+  uint32_t name_size, size, type;
+};
+
+// The host of a loaded object; null where it is no library of ours.
+PoolHost* HostOf(const dl_phdr_info& object) {
+  for (int k = 0; k < object.dlpi_phnum; ++k) {
+    const ElfW(Phdr) & part = object.dlpi_phdr[k];
+    if (part.p_type != PT_NOTE) continue;
+    const size_t align = part.p_align == 8 ? 8 : 4;
+    auto* at = reinterpret_cast<const char*>(object.dlpi_addr + part.p_vaddr);
+    const char* end = at + part.p_memsz;
+    while (static_cast<size_t>(end - at) >= sizeof(Note)) {
+      Note note;
+      memcpy(&note, at, sizeof(note));
+      const char* name = at + sizeof(note);
+      const size_t to_contents = (sizeof(note) + note.name_size + align - 1) / align * align;
+      const size_t whole = (to_contents + note.size + align - 1) / align * align;
+      const char* contents = at + to_contents;
+      if (whole > static_cast<size_t>(end - at)) break;
+      if (note.name_size == 5 && note.size == 4 && note.type == kPoolNote &&
+          memcmp(name, "DYCL", 5) == 0) {
+        int32_t distance;
+        memcpy(&distance, contents, sizeof(distance));
+        return reinterpret_cast<PoolHost*>(const_cast<char*>(contents) + distance);
+      }
+      at += whole;
+    }
+  }
+  return nullptr;
+}
+
+struct Wanted {
+  PoolHost* of;      // one that uses this one's pool; null: any
+  uint32_t skipped;  // how many of these to leave out
+  PoolHost* pinned;
+};
+
+// The loader keeps all others out meanwhile, so that what it shows is there until it is pinned.
+int PinWanted(dl_phdr_info* object, size_t /*size*/, void* data) {
+  auto* wanted = static_cast<Wanted*>(data);
+  PoolHost* host = HostOf(*object);
+  if (host == nullptr || !Pin(host)) return 0;
+  if ((wanted->of == nullptr || host->of.load() == wanted->of) && wanted->skipped-- == 0) {
+    wanted->pinned = host;
+    return 1;
+  }
+  Unpin(host);
+  return 0;
+}
+
+PoolHost* PinOne(PoolHost* of, uint32_t skipped) {
+  Wanted wanted{of, skipped, nullptr};
+  dl_iterate_phdr(PinWanted, &wanted);
+  return wanted.pinned;
+}
+
+// The oldest library that takes part. Ours must, or nobody would tell it that this one leaves.
+PoolHost* Find() {
+  if ((Ours().pins.load() & kOpen) == 0) JoinProcessPool();
+  PoolHost* host = PinOne(nullptr, 0);
+  if (host == nullptr) return &Ours();
+  Ours().of.store(host);
+  Unpin(host);
+  return host;
+}
+
+// While it lives the pool of the process stays, unless it says that there is none for the moment.
+class UseOfPool {
+ public:
+  UseOfPool() {
+    PoolHost& ours = Ours();
+    ours.users.fetch_add(1);
+    if (ours.paused.load() != 0) return;
+    host_ = ours.of.load();
+    if (host_ == nullptr) host_ = Find();
+  }
+  ~UseOfPool() { Ours().users.fetch_sub(1); }
+  UseOfPool(const UseOfPool&) = delete;
+  UseOfPool& operator=(const UseOfPool&) = delete;
+  PoolHost* host() const { return host_; }
+
+ private:
+  PoolHost* host_ = nullptr;
+};
+
+// The other threads are in the parent: nobody looks at anything any more.
+void AfterForkInChild() {
+  Ours().pins.fetch_and(kOpen);
+  Ours().paused.store(0);
+  Ours().users.store(0);
 }
 
 }  // namespace
 
-const ProcessPool& GetProcessPool() {
-  static const ProcessPool* pool = Find();
-  return *pool;
+void JoinProcessPool() {
+  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  static_cast<void>(at_fork);
+  // How threads run was said to those that were there.
+  if (PoolHost* other = PinOne(nullptr, 0)) {
+    ThreadSettings settings;
+    other->settings(&settings);
+    Unpin(other);
+    if (settings.said != 0) ThreadPool::Configure(settings);
+  }
+  Ours().pins.fetch_or(kOpen);
+}
+
+void LeaveProcessPool() {
+  PoolHost& ours = Ours();
+  ours.pins.fetch_and(~kOpen);
+  while (ours.pins.load() != 0) sched_yield();
+  // From here on nobody finds this pool. Those that have found it forget it, and leave it.
+  while (PoolHost* other = PinOne(&ours, 0)) {
+    other->paused.fetch_add(1);
+    PoolHost* expected = &ours;
+    other->of.compare_exchange_strong(expected, nullptr);
+    while (other->users.load() != 0) sched_yield();
+    other->paused.fetch_sub(1);
+    Unpin(other);
+  }
+  ours.of.store(nullptr);
+  ThreadPool::EndShared();
+}
+
+int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task) {
+  UseOfPool use;
+  return use.host() != nullptr ? use.host()->launch(lambda, closure, num_task)
+                               : RunAlone(lambda, closure, num_task);
+}
+
+void ConfigureThreads(const ThreadSettings& settings) {
+  ThreadPool::Configure(settings);
+  for (uint32_t k = 0; PoolHost* host = PinOne(nullptr, k); ++k) {
+    if (host != &Ours()) host->configure(&settings);
+    Unpin(host);
+  }
+}
+
+int ProcessPoolThreads() {
+  UseOfPool use;
+  return use.host() != nullptr ? use.host()->num_threads() : 1;
 }
 
 }  // namespace dycl

@@ -1,30 +1,50 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // One pool of threads for all libraries of a process, also for those that were built by other
-// versions: the first library that needs it offers its own, the others find it by a symbol that the
-// system's loader keeps once in a process (GNU's unique symbols). Libraries never leave memory, so
-// that what was found stays good.
+// versions: that of the library which was loaded first. When it is unloaded the next one's takes
+// its place. A library says where its PoolHost is in a note of its ELF file (type kPoolNote of
+// "DYCL"), which the others read in the program headers of all that the process has loaded.
 //
-// The structure and ParallelGroupEnv with Barrier (thread_pool.h) are the interface between builds.
-// Members are added at its end; what cannot be told so needs another name than
-// dycl_process_pool_v1.
+// PoolHost, ThreadSettings, ParallelGroupEnv and Barrier (thread_pool.h) are the interface between
+// builds. Members are added at the end of PoolHost; what cannot be told so needs another type of
+// note.
 #ifndef DYCL_RUNTIME_PROCESS_POOL_H_
 #define DYCL_RUNTIME_PROCESS_POOL_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "thread_pool.h"
 
 namespace dycl {
 
-struct ProcessPool {
+struct PoolHost {
   uint32_t struct_size;
   int32_t (*num_threads)();
-  // ThreadPool::Launch of the pool of the process.
+  // ThreadPool::Launch of the library's pool.
   int32_t (*launch)(ParallelLambda lambda, void* closure, int32_t num_task);
+  // What was said of its threads, and says it.
+  void (*settings)(ThreadSettings* out);
+  void (*configure)(const ThreadSettings* settings);
+  // kOpen, and how many libraries look at it right now: so long it stays in memory.
+  std::atomic<uint32_t> pins;
+  // Not 0: the library launches nothing in the pool of the process for the moment.
+  std::atomic<uint32_t> paused;
+  // Threads of this library that are in the pool of the process.
+  std::atomic<uint32_t> users;
+  // Whose pool this library uses; null: it has not looked yet.
+  std::atomic<PoolHost*> of;
 };
 
-// Finds the pool of the process, or offers that of this library.
-const ProcessPool& GetProcessPool();
+// Takes part: offers the pool of this library, unless an older one is there.
+void JoinProcessPool();
+// Leaves. When it returns no other library looks at this one, and its threads have ended.
+void LeaveProcessPool();
+
+// As the functions of ThreadPool do, in the pool of the process.
+int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task);
+int ProcessPoolThreads();
+// How the threads of all libraries run, those of sessions too.
+void ConfigureThreads(const ThreadSettings& settings);
 
 }  // namespace dycl
 

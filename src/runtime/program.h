@@ -40,6 +40,9 @@ enum class Kind : uint8_t { kTensor = 0, kInt = 1, kFloat = 2, kBool = 3 };
 
 constexpr uint32_t kNone = UINT32_MAX;
 
+// Where tensors begin: kernels suppose it, and params files have it.
+constexpr uint64_t kAlign = 64;
+
 union Scalar {
   int64_t i;
   double f;

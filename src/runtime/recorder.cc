@@ -53,8 +53,10 @@ double RecorderClock::NsPerTick() const {
 }
 
 size_t Recorder::Take(DyclEvent* to, size_t most) {
-  size_t taken = count_ < most ? count_ : most;
-  size_t at = next_ >= count_ ? next_ - count_ : next_ + capacity_ - count_;
+  lost_ = lost();
+  const auto there = static_cast<size_t>(count());
+  const size_t taken = there < most ? there : most;
+  size_t at = next_ >= there ? next_ - there : next_ + capacity_ - there;
   const double ns_per_tick = clock_.NsPerTick();
   for (size_t k = 0; k < taken; ++k) {
     to[k] = events_[at];
@@ -62,8 +64,13 @@ size_t Recorder::Take(DyclEvent* to, size_t most) {
     to[k].end_ns = clock_.Ns(to[k].end_ns, ns_per_tick);
     at = at + 1 == capacity_ ? 0 : at + 1;
   }
-  count_ -= taken;
+  taken_ = written_ - (there - taken);
   return taken;
+}
+
+// Whether a run is recorded, and nothing else is asked of it.
+static bool OnlyRecorded(const Frame& f) {
+  return __atomic_load_n(&f.asked, __ATOMIC_RELAXED) == kRecord;
 }
 
 // Calls that follow each other share the moment between them: one look at the clock a kernel.
@@ -71,7 +78,8 @@ bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count) {
   Recorder* recorder = f.recorder;
   uint64_t begin = recorder != nullptr ? recorder->Ticks() : 0;
   for (uint32_t k = first; k < first + count; ++k) {
-    if (!MayGoOn(f) || !RunCall(f.calls[k], f.call_runs + k, k)) return false;
+    if (!OnlyRecorded(f) && !MayGoOn(f)) return false;
+    if (!RunCall(f.calls[k], f.call_runs + k, k)) return false;
     if (recorder == nullptr) continue;
     uint64_t end = recorder->Ticks();
     recorder->Write(DYCL_EVENT_CALL, k, 0, begin, end);
@@ -82,10 +90,10 @@ bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count) {
 
 bool DecidedWatched(const Frame& f, uint32_t decision, uint32_t choice) {
   if (f.recorder != nullptr) {
-    uint64_t now = f.recorder->Ticks();
+    uint64_t now = f.recorder->DecisionTicks();
     f.recorder->Write(DYCL_EVENT_DECISION, decision, choice, now, now);
   }
-  return MayGoOn(f);
+  return OnlyRecorded(f) || MayGoOn(f);
 }
 
 }  // namespace dycl

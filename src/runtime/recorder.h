@@ -62,26 +62,34 @@ class Recorder {
   }
   uint64_t Ticks() const { return clock_.Ticks(); }
   void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
-    if (count_ == capacity_) {
-      ++lost_;
-      --count_;
-    }
     events_[next_] =
         DyclEvent{begin, end, static_cast<uint32_t>(kind), index, choice, /*reserved=*/0};
     next_ = next_ + 1 == capacity_ ? 0 : next_ + 1;
-    ++count_;
+    ++written_;
+    kernel_end_ = kind == DYCL_EVENT_CALL ? end : 0;
   }
+  // When a decision is taken. To look at the clock takes longer than all else that is recorded, so
+  // one behind a kernel is taken when the kernel ends: what lies between is a read and a
+  // comparison, which count for what follows.
+  uint64_t DecisionTicks() const { return kernel_end_ != 0 ? kernel_end_ : Ticks(); }
   // Takes the oldest events out of the ring; returns their number.
   size_t Take(DyclEvent* to, size_t most);
-  uint64_t lost() const { return lost_; }
+  // Those that have made room, unread.
+  uint64_t lost() const { return lost_ + (kept() - count()); }
 
  private:
+  // Events since the last that was taken, and those of them that are in the ring.
+  uint64_t kept() const { return written_ - taken_; }
+  uint64_t count() const { return kept() < capacity_ ? kept() : capacity_; }
+
   RecorderClock clock_;
   DyclEvent* events_ = nullptr;
   size_t capacity_ = 0;
-  size_t next_ = 0;   // where the next event goes
-  size_t count_ = 0;  // of those that lie before it
-  uint64_t lost_ = 0;
+  size_t next_ = 0;          // where the next event goes
+  uint64_t written_ = 0;     // all that ever were
+  uint64_t taken_ = 0;       // those that were taken or lost by then
+  uint64_t lost_ = 0;        // those that were lost when some were taken
+  uint64_t kernel_end_ = 0;  // 0: the last event is no kernel's
 };
 
 // The events of one run as a whole, if there is a recorder.

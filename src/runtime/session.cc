@@ -10,15 +10,15 @@
 #include "error.h"
 #include "random.h"
 #include "tensor_copy.h"
+#include "workspace.h"
 
+using dycl::kAlign;
 using dycl::Kind;
 using dycl::kProgram;
 using dycl::Space;
 using dycl::TensorDesc;
 
 namespace {
-
-constexpr uint64_t kAlign = 64;
 
 const int64_t* DimsOf(const TensorDesc& t) { return kProgram.dims.data + t.dims; }
 
@@ -170,6 +170,7 @@ DyclSession::~DyclSession() {
   free(frame_.stack.data);
   free(block_);
   model_->Release();
+  dycl::FreeUnusedWorkspaces();
 }
 
 void DyclSession::Bind(char* arena) {

@@ -10,6 +10,7 @@
 #include "control.h"
 #include "device.h"
 #include "dycl/dycl.h"
+#include "library.h"
 #include "params.h"
 #include "program.h"
 #include "recorder.h"
@@ -29,6 +30,7 @@ struct Target {
 }  // namespace dycl
 
 struct DyclModel {
+  dycl::Alive alive{&dycl::g_living.models};
   dycl::Params params;
   std::unique_ptr<dycl::DeviceModel> device;  // null: all runs on the CPU
   std::atomic<uint32_t> references{1};
@@ -134,6 +136,7 @@ struct DyclSession {
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 
+  dycl::Alive alive_{&dycl::g_living.sessions};
   DyclModel* model_;
   char* block_ = nullptr;
   uint64_t block_bytes_ = 0;

@@ -10,6 +10,7 @@
 #include "session.h"
 #include "tensor_copy.h"
 
+using dycl::kAlign;
 using dycl::Kind;
 using dycl::kProgram;
 using dycl::LeafDesc;
@@ -17,8 +18,6 @@ using dycl::Target;
 using dycl::TensorDesc;
 
 namespace {
-
-constexpr uint64_t kAlign = 64;
 
 uint64_t BytesOf(const TensorDesc& t) {
   return dycl::NumBytes(t.dtype, kProgram.dims.data + t.dims, t.ndim);

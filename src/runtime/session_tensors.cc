@@ -8,15 +8,10 @@
 #include "session.h"
 #include "tensor_copy.h"
 
+using dycl::kAlign;
 using dycl::Kind;
 using dycl::kProgram;
 using dycl::TensorDesc;
-
-namespace {
-
-constexpr uint64_t kAlign = 64;
-
-}  // namespace
 
 bool DyclSession::IsStagedOnDevice(const char* data) const {
   for (uint32_t k = 0; k < kProgram.inputs.size; ++k) {

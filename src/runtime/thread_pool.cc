@@ -64,11 +64,15 @@ ThreadPool::ThreadPool(int num_threads) {
   fork_epoch_ = g_fork_epoch.load();
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;
+  // What is wrong with the environment is told here, and not by a thread that begins some time.
+  static_cast<void>(CurrentThreadSettings());
   // Not an exception: kernels call, through whose frames none may go.
   workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
   if (workers_ == nullptr) return;
   for (int i = 0; i + 1 < num_threads; ++i) {
-    workers_[i] = Worker{this, i, {}};
+    workers_[i].pool = this;
+    workers_[i].index = i;
+    workers_[i].number.store(0);
     if (!StartThread(&workers_[i].thread, WorkerMain, &workers_[i])) {
       Warn("the system refuses more than %d threads; kernels run on fewer than %d", i + 1,
            num_threads);
@@ -97,7 +101,8 @@ int ThreadPool::DefaultThreads() {
   }
   cpu_set_t set;
   CPU_ZERO(&set);
-  int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  int n = CurrentThreadSettings().NumCpus();
+  if (n == 0) n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   return n < 1 ? 1 : n < kMaxThreads ? n : kMaxThreads;
 }
 
@@ -110,11 +115,33 @@ ThreadPool* ThreadPool::Shared() {
     delete pool;
     return other;
   }
-  return pool;  // lives as long as the process: threads may run kernels until its very end
+  return pool;  // lives until the library is unloaded: threads may run kernels until the very end
+}
+
+void ThreadPool::EndShared() { delete g_shared.exchange(nullptr); }
+
+void ThreadPool::Configure(const ThreadSettings& settings) {
+  SaveThreadSettings(settings);
+  if (ThreadPool* pool = g_shared.load(std::memory_order_acquire)) pool->Apply(settings);
+}
+
+void ThreadPool::Apply(const ThreadSettings& settings) {
+  bool good = true;
+  for (int i = 0; i < num_workers_; ++i) {
+    // One that has not begun finds for itself what was saved.
+    const pid_t number = workers_[i].number.load();
+    if (number != 0) good = ApplyThreadSettings(settings, number) && good;
+  }
+  if (!good) Warn("the system refuses the CPUs or the priority that the threads were to have");
 }
 
 void* ThreadPool::WorkerMain(void* worker) {
   Worker* self = static_cast<Worker*>(worker);
+  const auto number = static_cast<pid_t>(syscall(SYS_gettid));
+  self->number.store(number);
+  if (!ApplyThreadSettings(CurrentThreadSettings(), number)) {
+    Warn("the system refuses the CPUs or the priority that a thread was to have");
+  }
   self->pool->Loop(self->index);
   return nullptr;
 }
@@ -214,7 +241,7 @@ ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
 ScopedPool::~ScopedPool() { t_pool = previous_; }
 
 int ThreadPool::CurrentThreads() {
-  return t_pool != nullptr ? t_pool->num_threads() : GetProcessPool().num_threads();
+  return t_pool != nullptr ? t_pool->num_threads() : ProcessPoolThreads();
 }
 
 static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
@@ -222,7 +249,7 @@ static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
   t_next_alone = false;
   if (alone) return RunAlone(lambda, closure, num_task);
   return t_pool != nullptr ? t_pool->Launch(lambda, closure, num_task)
-                           : GetProcessPool().launch(lambda, closure, num_task);
+                           : LaunchInProcessPool(lambda, closure, num_task);
 }
 
 static int ParallelBarrier(int /*task_id*/, ParallelGroupEnv* env) {

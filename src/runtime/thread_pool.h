@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "thread_settings.h"
+
 namespace dycl {
 
 // The layout that compiled kernels expect.
@@ -46,7 +48,11 @@ class ThreadPool {
   // The pool of this library, for those that have found it as that of the process; made on first
   // use. Null where there is no memory for it.
   static ThreadPool* Shared();
-  // What DYCL_NUM_THREADS says, or the cores this process may use.
+  // Ends the threads of that pool, in which nobody may be.
+  static void EndShared();
+  // How the threads of this library run: those of its shared pool, and those that it makes later.
+  static void Configure(const ThreadSettings& settings);
+  // What DYCL_NUM_THREADS says, or the CPUs that its threads may use.
   static int DefaultThreads();
   // Threads of the session that runs on this thread.
   static int CurrentThreads();
@@ -56,8 +62,10 @@ class ThreadPool {
     ThreadPool* pool;
     int index;
     pthread_t thread;
+    std::atomic<pid_t> number;  // Linux's; 0: it has not begun yet
   };
   static void* WorkerMain(void* worker);
+  void Apply(const ThreadSettings& settings);
   void Loop(int index);
   void RunTasks(int preferred, uint32_t generation);
 

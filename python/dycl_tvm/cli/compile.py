@@ -87,6 +87,12 @@ def add_parser(commands: Any) -> None:
         help="what the library is to tell of itself, such as version=3; several times",
     )
     command.add_argument("--embed-params", action="store_true", help="put the weights inside the library and write no second file")
+    command.add_argument(
+        "--sanitize",
+        choices=("address", "undefined", "thread"),
+        default="",
+        help="compile the C++ of the library with this sanitizer, for a program that is compiled with it too",
+    )
     command.add_argument("--emit-source", metavar="FILE", help="write the generated C++ of the dispatcher too")
     command.add_argument("--hcfg", metavar="FILE", help="write the control flow graph too, as .txt, .dot, .svg or .html")
     command.add_argument("--cases", metavar="FILE", help="run the model in eager and write inputs and outputs, for dycl-tvm deploy (.npz)")
@@ -149,7 +155,7 @@ def _handle(args: argparse.Namespace) -> int:
     model, inputs = model_and_inputs(args.model, args.state_dict, args.input, args.quiet)
     with blaming_inputs(args.model, model, inputs):
         artifact = build_model(args, model, inputs)
-    _write_pair(artifact, output, None if args.embed_params else params, args.cxx)
+    _write_pair(artifact, output, None if args.embed_params else params, args.cxx, args.sanitize)
     if args.emit_source:
         write_text(args.emit_source, artifact.source())
     if args.hcfg:
@@ -165,13 +171,13 @@ def _handle(args: argparse.Namespace) -> int:
     return OK
 
 
-def _write_pair(artifact: Artifact, library: Path, params: Path | None, cxx: str) -> None:
+def _write_pair(artifact: Artifact, library: Path, params: Path | None, cxx: str, sanitize: str) -> None:
     """Write the library and, if they are not inside, its weights: both, or neither where one fails."""
     if params is None:
-        artifact.export_library(library, embed_params=True, cxx=cxx)
+        artifact.export_library(library, embed_params=True, cxx=cxx, sanitize=sanitize)
         return
     # The weights lie beside the library until it is there: a file that cannot be written is found before anything is replaced.
     with tempfile.TemporaryDirectory(prefix=f"{params.name}.", dir=params.parent) as folder:
         written = artifact.save_params(Path(folder) / params.name)
-        artifact.export_library(library, cxx=cxx)
+        artifact.export_library(library, cxx=cxx, sanitize=sanitize)
         os.replace(written, params)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 MACHINES = {62: "x86_64", 183: "aarch64"}
 
 _SHT_DYNAMIC, _SHT_DYNSYM, _SHT_VERNEED = 6, 11, 0x6FFFFFFE
-_DT_NEEDED, _DT_FLAGS_1, _DF_1_NODELETE = 1, 0x6FFFFFFB, 0x8
+_DT_NEEDED = 1
 _PT_GNU_STACK, _PF_X = 0x6474E551, 1
 _STV_VISIBLE = (0, 3)  # default and protected
 
@@ -38,8 +38,8 @@ class Library:
         Symbol versions that these must have, such as ``GLIBC_2.27``.
     exported, undefined : frozenset of str
         Dynamic symbols that it offers, and those it takes from elsewhere (weak ones left out).
-    nodelete, executable_stack : bool
-        Whether it stays in memory for good, and whether it asks for a stack that can be executed.
+    executable_stack : bool
+        Whether it asks for a stack that can be executed.
     """
 
     machine: str
@@ -47,7 +47,6 @@ class Library:
     versions: frozenset[str]
     exported: frozenset[str]
     undefined: frozenset[str]
-    nodelete: bool
     executable_stack: bool
 
 
@@ -95,7 +94,6 @@ def _read(data: bytes) -> Library:
         versions=frozenset(v for s in sections if s.type == _SHT_VERNEED for v in _versions(data, s, sections[s.link])),
         exported=frozenset(name for name, defined, _ in symbols if defined),
         undefined=frozenset(name for name, defined, weak in symbols if not defined and not weak),
-        nodelete=any(tag == _DT_FLAGS_1 and int(value) & _DF_1_NODELETE for tag, value in entries),
         executable_stack=_executable_stack(data),
     )
 

@@ -114,8 +114,6 @@ def _library_faults(library: Library, patterns: Collection[str]) -> list[str]:
     missing = sorted(p for p in patterns if "*" not in p and p not in library.exported)
     if missing:
         wrong.append(f"it does not export {', '.join(missing)}")
-    if not library.nodelete:
-        wrong.append("it may be unloaded while its threads live (-z nodelete is missing)")
     if library.executable_stack:
         wrong.append("it asks for an executable stack")
     return wrong

@@ -9,7 +9,9 @@ from dycl_tvm.codegen import toolchain
 from dycl_tvm.compile.program import KernelLibrary
 
 #: What kernels need of the fixed runtime: threads, scratch memory, a place for errors.
-_RUNTIME = frozenset(("thread_pool.o", "process_pool.o", "worker.o", "log.o", "workspace.o", "host_process.o", "error.o"))
+_RUNTIME = frozenset(
+    ("thread_pool.o", "thread_settings.o", "process_pool.o", "worker.o", "log.o", "workspace.o", "host_process.o", "error.o")
+)
 
 
 def link_kernels(library: KernelLibrary, out: Path) -> None:

@@ -20,6 +20,7 @@ from dycl_tvm.codegen.dispatcher import generate
 from dycl_tvm.codegen.gate import check_library
 from dycl_tvm.codegen.machine import Machine, machine_of
 from dycl_tvm.codegen.metadata import metadata_of
+from dycl_tvm.codegen.sanitizers import SANITIZERS, link_flags, sanitizing
 from dycl_tvm.codegen.text import string
 from dycl_tvm.codegen.weights import weight_tensors
 from dycl_tvm.compile.program import KernelLibrary, Program
@@ -32,7 +33,7 @@ from dycl_tvm.runtime.writing import replacing
 RESERVED_SYMBOLS = frozenset(
     (
         "create", "destroy", "run", "num_outputs", "output", "copy_output", "to_device", "path", "kernel_runs", "set_num_threads",
-        "reset_state", "metadata", "abi_version", "manual_seed",
+        "reset_state", "metadata", "abi_version", "manual_seed", "cancel", "run_within", "unload",
     )
 )  # fmt: skip
 
@@ -70,6 +71,7 @@ def link(
     glibc: str = "",
     cxx: str = "",
     watch: Watch | None = None,
+    sanitize: str = "",
 ) -> Linked:
     """Compile the dispatcher of a program and link the library.
 
@@ -91,6 +93,8 @@ def link(
         The C++ compiler, see :func:`dycl_tvm.codegen.cross.compiler_for`.
     watch : callable, optional
         Gets the objects of the dispatcher before they are linked with the kernels, and may refuse them.
+    sanitize : str, optional
+        ``address``, ``undefined`` or ``thread``: compile the C++ with that sanitizer.
 
     Raises
     ------
@@ -109,31 +113,34 @@ def link(
     digest = data_digest(weight_tensors(program))
     fingerprint = fingerprint_of(source, digest)
     metadata = metadata_of(program, machine, fingerprint, embed_params, _hash_of(library))
+    if sanitize:
+        metadata["sanitize"] = sanitize
     clock.lap("generate")
-    compiler = compiler_for(machine, glibc, cxx)
-    # the driver of a GPU is looked for by libraries for GPUs only
-    fixed = toolchain.runtime_objects(compiler)
-    runtime = [o for o in fixed.objects if program.device is not None or not o.name.startswith("cuda_")]
-    clock.lap("runtime")
+    plain = compiler_for(machine, glibc, cxx)
+    compiler = sanitizing(plain, sanitize) if sanitize else plain
     out, exports = Path(out_path), toolchain.runtime_sources().exports
     with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:
         scratch = Path(scratch_name)
         inputs = _write_inputs(scratch, source, library, metadata, embed_params)
         if embed_params:
             write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
-        objects = [_compile(compiler, path, fixed.parsed) for path in inputs]
-        clock.lap("compile")
         if watch is not None:
+            # the check runs in this process, for which code with a sanitizer is not made
+            objects, runtime = _objects(plain, inputs, program)
+            clock.lap("compile")
             made = [o for p, o in zip(inputs, objects) if p.suffix == ".S" or p.name in ("dispatcher.cc", "artifact_info.cc")]
-            watch(program, compiler, [*made, *runtime], metadata)
+            watch(program, plain, [*made, *runtime], metadata)
             clock.lap("verify")
+        if watch is None or sanitize:
+            objects, runtime = _objects(compiler, inputs, program)
+            clock.lap("compile")
         if out.suffix == ".a":
-            _publish(_archive(compiler, [*objects, *runtime], scratch), out)
+            _publish(_archive(plain, [*objects, *runtime], scratch), out)
             clock.lap("link")
             return Linked(out, fingerprint, seconds)
         library_path = scratch / "model.so"
         command = [
-            *toolchain.LINK_FLAGS,
+            *link_flags(compiler, sanitize),
             *compiler.link_flags,
             f"-Wl,--version-script={exports}",
             "-o",
@@ -144,11 +151,20 @@ def link(
             *toolchain.LINK_LIBRARIES,
         ]
         compiler.run(command, f"link {out.name}")
-        check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, library.link_flags, program.device)
+        allowed = [*library.link_flags, *([SANITIZERS[sanitize]] if sanitize else [])]
+        check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, allowed, program.device)
         append_trailer(library_path, metadata)
         _publish(library_path, out)
     clock.lap("link")
     return Linked(out, fingerprint, seconds)
+
+
+def _objects(compiler: toolchain.Compiler, inputs: Sequence[Path], program: Program) -> tuple[list[Path], list[Path]]:
+    """Compile what is the library's own, and the fixed runtime."""
+    fixed = toolchain.runtime_objects(compiler)
+    # the driver of a GPU is looked for by libraries for GPUs only
+    runtime = [o for o in fixed.objects if program.device is not None or not o.name.startswith("cuda_")]
+    return [_compile(compiler, path, fixed.parsed) for path in inputs], runtime
 
 
 def _archive(compiler: toolchain.Compiler, objects: list[Path], scratch: Path) -> Path:

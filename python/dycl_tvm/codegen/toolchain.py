@@ -26,8 +26,8 @@ CXX_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract
 DISPATCHER_FLAGS = (*CXX_FLAGS, "-O1")
 #: What every dispatcher includes, as GCC has parsed it: that is most of the time that a dispatcher takes to compile.
 _PARSED = "dispatch.h.gch"
-#: Every model is its own world: it exports its interface only, and never leaves memory, because its threads may live on.
-LINK_FLAGS = ("-shared", "-Wl,-z,nodelete", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,--build-id=none")
+#: Every model is its own world: it exports its interface only. As long as its threads live it holds itself in memory (library.cc).
+LINK_FLAGS = ("-shared", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,--build-id=none")
 LINK_LIBRARIES = ("-ldl", "-lpthread", "-lm")
 
 

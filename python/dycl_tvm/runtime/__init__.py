@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dycl_tvm.runtime.affinity import set_affinity
 from dycl_tvm.runtime.load import load
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.path import Decision, Path, SourceLine
 
-__all__ = ["Decision", "Module", "Path", "SourceLine", "load"]
+__all__ = ["Decision", "Module", "Path", "SourceLine", "load", "set_affinity"]

@@ -96,6 +96,12 @@ class RunOptions(ctypes.Structure):
     ]
 
 
+class ThreadOptions(ctypes.Structure):
+    """``DyclThreadOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("cpus", POINTER(c_int32)), ("num_cpus", c_size_t), ("nice", c_int32), ("reserved", c_int32)]
+
+
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_abi_version": (c_int32, []),
     "dycl_metadata": (c_char_p, []),
@@ -127,20 +133,18 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_set_state": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
     "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
+    "dycl_unload": (c_int32, [c_void_p]),
+    "dycl_set_thread_options": (c_int32, [POINTER(ThreadOptions)]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
 }
 
 #: Libraries of version 0.2, which still run, have none of these.
-_SINCE_0_3 = frozenset({"dycl_params_fd", "dycl_run_into", "dycl_set_log"})
+_SINCE_0_3 = frozenset({"dycl_params_fd", "dycl_run_into", "dycl_set_log", "dycl_unload", "dycl_set_thread_options"})
 
 
-def open_library(path: str) -> ctypes.CDLL:
-    """Load a library and declare its functions. The caller has checked the trailer."""
-    try:
-        library = ctypes.CDLL(path)
-    except OSError as error:
-        raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
+def declare(library: ctypes.CDLL, path: str) -> None:
+    """Declare the functions of a library."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name, None)
         if function is None and name in _SINCE_0_3:
@@ -149,7 +153,6 @@ def open_library(path: str) -> ctypes.CDLL:
             raise _too_old(path, name)
         else:
             function.restype, function.argtypes = result, arguments
-    return library
 
 
 def _too_old(path: str, name: str) -> ArtifactError:

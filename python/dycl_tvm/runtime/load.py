@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from dycl_tvm.errors import ArtifactError
-from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.classes import Classes
+from dycl_tvm.runtime.library import Library, making, none_is_unloaded, open_library
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
-from dycl_tvm.runtime.trailer import check_machine, read_trailer
+from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_trailer
 
 
 def load(
@@ -65,11 +65,15 @@ def load(
     path = os.path.abspath(os.fspath(library))
     metadata = read_trailer(path)
     check_machine(path, metadata)
+    check_sanitizer(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")
     place = ParamsPlace(params, mmap, params_offset, params_size)
-    model = Model(_open(path, metadata), metadata, place, known, path=path, reopen=_reopened)
-    return Module(model, num_threads)
+    with ExitStack() as stack:
+        with none_is_unloaded():
+            opened = _open(path, metadata)
+            stack.enter_context(making(opened))
+        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened), num_threads)
 
 
 def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes) -> Module:
@@ -82,20 +86,20 @@ def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, s
     return module
 
 
-def _open(path: str, metadata: dict[str, Any]) -> ctypes.CDLL:
+def _open(path: str, metadata: dict[str, Any]) -> Library:
     """Load the library whose trailer was checked.
 
     The system's loader knows files by their names: where a library of that name was loaded before, and the file was built
     again since, it hands out the old one. The new one is then loaded under another name.
     """
-    library = capi.open_library(path)
+    library = open_library(path)
     if _same(library, metadata):
         return library
     handle, copy = tempfile.mkstemp(prefix="dycl-", suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file, open(path, "rb") as source:
             shutil.copyfileobj(source, file)
-        library = capi.open_library(copy)
+        library = open_library(copy)
     finally:
         os.unlink(copy)
     if not _same(library, metadata):
@@ -103,5 +107,5 @@ def _open(path: str, metadata: dict[str, Any]) -> ctypes.CDLL:
     return library
 
 
-def _same(library: ctypes.CDLL, metadata: dict[str, Any]) -> bool:
+def _same(library: Library, metadata: dict[str, Any]) -> bool:
     return bool(library.dycl_metadata().decode() == json.dumps(metadata, sort_keys=True, separators=(",", ":")))

@@ -14,8 +14,8 @@ Level = Literal["print", "warning"]
 
 #: A ``DyclLogLevel`` is the place in this list.
 _LEVELS: list[Any] = ["nothing", "print", "warning"]
-#: The libraries that call a function, or did once, by their handles, and the function. None is ever taken out: another thread may be about
-#: to call it, or to set it.
+#: The libraries that call a function, or did once, by their handles, and the function. None is taken out before its library is: another
+#: thread may be about to call it, or to set it.
 _functions: dict[int, tuple[ctypes.CDLL, Callable[[Level, str], None]]] = {}
 
 
@@ -28,13 +28,19 @@ def set_log(library: ctypes.CDLL, function: Callable[[Level, str], None] | None,
     """Send the texts of a library to ``function``; None: where they go at first."""
     if level not in _LEVELS[1:]:
         raise UsageError(f"level is 'print' or 'warning', not {level!r}")
+    tell = library.dycl_set_log
     if function is None:
-        library.dycl_set_log(None, None, 1)
+        tell(None, None, 1)
         return
     if not callable(function):
         raise UsageError(f"texts go to a function, or with None where they go at first, not to a {type(function).__name__}")
     _functions[library._handle] = library, function
-    library.dycl_set_log(ctypes.cast(_called, ctypes.c_void_p), library._handle, _LEVELS.index(level))
+    tell(ctypes.cast(_called, ctypes.c_void_p), library._handle, _LEVELS.index(level))
+
+
+def forget_log(library: ctypes.CDLL) -> None:
+    """Forget the function of a library that is unloaded, and calls nobody any more."""
+    _functions.pop(library._handle, None)
 
 
 @atexit.register

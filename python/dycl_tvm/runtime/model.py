@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from dycl_tvm.runtime.classes import LOADED, Classes
+from dycl_tvm.runtime.library import Library, destroy
 from dycl_tvm.runtime.params_place import ParamsPlace
 
 
@@ -17,7 +17,7 @@ class Model:
 
     def __init__(
         self,
-        library: ctypes.CDLL,
+        library: Library,
         metadata: dict[str, Any],
         params: ParamsPlace,
         classes: Classes = LOADED,
@@ -30,4 +30,4 @@ class Model:
         self.classes = classes
         self.path, self.params, self.reopen = path, params, reopen
         self.handle = handle = params.open(library)
-        weakref.finalize(self, library.dycl_model_destroy, handle)
+        weakref.finalize(self, destroy, library.dycl_model_destroy, handle)

@@ -15,10 +15,10 @@ from dycl_tvm.runtime import capi, forks
 from dycl_tvm.runtime.asynchronous import RunFuture, Ticket
 from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
-from dycl_tvm.runtime.loaded import LoadedNetwork
+from dycl_tvm.runtime.last_call import LastCall
+from dycl_tvm.runtime.library import destroy, making, unload
 from dycl_tvm.runtime.log import Level, set_log
 from dycl_tvm.runtime.model import Model
-from dycl_tvm.runtime.path import Path, path_of
 from dycl_tvm.runtime.profile.budget import NO_BUDGET, Budget, Budgets
 from dycl_tvm.runtime.profile.profile import Profile
 from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
@@ -34,7 +34,7 @@ _UNUSUAL = object()
 _ALWAYS = nullcontext()
 
 
-class Module(LoadedNetwork):
+class Module(LastCall):
     """A network in one session. Made by :func:`dycl_tvm.load`.
 
     Calls from several threads take turns. For calls that run at the same time give each thread its own session
@@ -64,7 +64,7 @@ class Module(LoadedNetwork):
         self._future: RunFuture | None = None
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
-        self._free = weakref.finalize(self, self._library.dycl_session_destroy, self._session)
+        self._free = weakref.finalize(self, destroy, self._library.dycl_session_destroy, self._session)
         self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
         self._budgets = Budgets(model.library, model.metadata)
         self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
@@ -336,7 +336,8 @@ class Module(LoadedNetwork):
         The module can be called again at once, and its state is as before the call. Without a call it has no effect.
         """
         with self._freeing:
-            self._library.dycl_cancel(self._session)
+            if self._model is not None:
+                self._library.dycl_cancel(self._session)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -355,7 +356,8 @@ class Module(LoadedNetwork):
 
     def new_session(self, num_threads: int | None = None) -> Module:
         """Return an independent module over the same weights, with its own state variables, for another thread."""
-        return Module(self._live(), self._num_threads if num_threads is None else num_threads)
+        with making(self._library):
+            return Module(self._live(), self._num_threads if num_threads is None else num_threads)
 
     def close(self) -> None:
         """Free the session now, and the weights if no other session has them. The module cannot be called any more.
@@ -367,6 +369,21 @@ class Module(LoadedNetwork):
         with self._call(), self._freeing:
             self._session, self._model, self._caller = ctypes.c_void_p(), None, None
             self._free()
+
+    def unload(self) -> None:
+        """Close the module and take its library out of memory: code, tables, and what its threads keep.
+
+        Loading the file again then loads what is there now. Other libraries of the process go on, also those that used its threads.
+
+        Raises
+        ------
+        UsageError
+            If other modules of the library are not closed, or are being made. This one is closed then; once they are closed, call it again.
+        ArtifactError
+            If the library was built before this was possible.
+        """
+        self.close()
+        unload(self._library)
 
     def __enter__(self) -> Module:
         return self
@@ -469,53 +486,6 @@ class Module(LoadedNetwork):
             threads.
         """
         set_log(self._library, function, level)
-
-    @property
-    def last_path(self) -> Path:
-        """The path that the last call took; empty if its inputs were refused, or if it has not come back yet (in a signal handler)."""
-        total, written = ctypes.c_uint64(), ctypes.c_size_t()
-        with self._lock:
-            self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
-            entries = (capi.PathEntry * max(min(total.value, 4096), 1))()
-            self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
-            site, cut = self._site, self._budgets.cut(self._session)
-        if not self._entered:
-            return Path(None, None, ())
-        taken = [(entry.decision, entry.choice) for entry in entries[: written.value]]
-        return path_of(self.metadata, site, taken, total.value - written.value, cut)
-
-    @property
-    def path_key(self) -> bytes:
-        """What tells the path of the last call from others: much faster to have than :attr:`last_path`, and to be compared only."""
-        total, written = ctypes.c_uint64(), ctypes.c_size_t()
-        entries = (capi.PathEntry * 4096)()
-        with self._lock:
-            self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
-            site = -1 if self._site is None else self._site
-        return b"%d %d " % (site, total.value) + ctypes.string_at(entries, written.value * ctypes.sizeof(capi.PathEntry))
-
-    @property
-    def kernels_run(self) -> dict[str, int]:
-        """How often each kernel ran in the last call, by name; kernels that did not run are left out."""
-        names = [kernel["symbol"] for kernel in self.metadata["kernels"]]
-        return {name: n for name, n in zip(names, self._counts(self._library.dycl_kernel_runs, len(names))) if n}
-
-    @property
-    def sub_dnns_run(self) -> dict[str, int]:
-        """How many kernel calls each sub-DNN made in the last call, by name; those that did not run are left out."""
-        found: dict[str, int] = {}
-        calls = self.metadata["calls"]
-        for call, n in zip(calls, self._counts(self._library.dycl_call_runs, len(calls))):
-            if n:
-                found[call["sub_dnn"]] = found.get(call["sub_dnn"], 0) + n
-        return found
-
-    def _counts(self, function: Any, size: int) -> list[int]:
-        counts = (ctypes.c_uint64 * max(size, 1))()
-        with self._lock:
-            self._check(function(self._session, counts, size))
-            entered = self._entered
-        return list(counts)[:size] if entered else []
 
     def _collect(self, site: int, torch_like: bool) -> Any:
         def leaf(k: int, _: str) -> Any:

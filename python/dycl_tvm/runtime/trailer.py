@@ -83,6 +83,25 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
         raise ArtifactError(f"'{path}' {why}")
 
 
+#: What the runtime of a sanitizer begins with, which must be in the process from the beginning; not so that for undefined behaviour.
+_BEGINS = {"address": "__asan_init", "thread": "__tsan_init"}
+
+
+def check_sanitizer(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:
+    """Check that this process can load a library that was compiled with a sanitizer, which would end another one.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot.
+    """
+    sanitize = metadata.get("sanitize", "")
+    if sanitize in _BEGINS and not hasattr(ctypes.CDLL(None), _BEGINS[sanitize]):
+        raise ArtifactError(
+            f"'{path}' was built with sanitize='{sanitize}', for programs that are compiled with -fsanitize={sanitize}; this process is not"
+        )
+
+
 def why_not_here(target: Mapping[str, Any]) -> str:
     """Return why this machine cannot run code for a target, as the end of a sentence; nothing if it can.
 

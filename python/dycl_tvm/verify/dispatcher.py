@@ -32,6 +32,7 @@ from dycl_tvm.errors import RunError, VerificationError
 from dycl_tvm.hcfg.sizes import padded
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.library import Library, open_library
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import ParamsPlace
@@ -101,8 +102,9 @@ class Dispatcher:
             weights = None if metadata["embedded_params"] else StandIns(program)
             module, library = _load(program, weights, compiler, objects, metadata, Path(folder))
             self._run(weights.program if weights is not None else program, module, library)
+            module.unload()
 
-    def _run(self, program: Program, module: Module, library: ctypes.CDLL) -> None:
+    def _run(self, program: Program, module: Module, library: Library) -> None:
         watched = _Watched(program, library, self.seed)
         self.decisions_total = len(watched.open)
         idle = 0
@@ -121,7 +123,7 @@ class Dispatcher:
 
 def _load(
     program: Program, weights: StandIns | None, compiler: Compiler, objects: Sequence[Path], metadata: dict[str, Any], folder: Path
-) -> tuple[Module, ctypes.CDLL]:
+) -> tuple[Module, Library]:
     stub, out, params = folder / "stub.c", folder / "watched.so", folder / "watched.params"
     stub.write_text(_STUB + "".join(f"KERNEL({k}, {kernel.symbol})\n" for k, kernel in enumerate(program.kernels)))
     compiler.run(
@@ -129,11 +131,11 @@ def _load(
     )
     inputs = [*map(str, objects), str(stub.with_suffix(".o"))]
     command = [*toolchain.LINK_FLAGS, *compiler.link_flags, "-o", str(out), *inputs, *toolchain.LINK_LIBRARIES]
-    compiler.run([f for f in command if f != "-Wl,-z,nodelete"], "link the dispatcher for its check")
+    compiler.run(command, "link the dispatcher for its check")
     separate = weights is not None and bool(program.weights)
     if weights is not None and separate:
         weights.write(params, metadata["fingerprint"])
-    library = capi.open_library(str(out))
+    library = open_library(str(out))
     # leaves only: structures are not the dispatcher's
     flat = {
         **metadata,
@@ -150,7 +152,7 @@ def _flat(types: Sequence[str]) -> dict[str, Any]:
 class _Watched:
     """A Program in step with a dispatcher."""
 
-    def __init__(self, program: Program, library: ctypes.CDLL, seed: int) -> None:
+    def __init__(self, program: Program, library: Library, seed: int) -> None:
         self.program, self.machine = program, Machine(program)
         self.choices, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.open = {

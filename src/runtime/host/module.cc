@@ -66,19 +66,45 @@ Status Missing(const char* function) {
   });
 }
 
-Status OpenLibrary(const std::string& path, const DyclApi** api) {
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return Status("ArtifactError", dlerror());
+// A reference to a library of the system's loader. A library with a model holds itself in memory,
+// so that references may go at any time.
+class Reference {
+ public:
+  Reference() = default;
+  ~Reference() { Drop(); }
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+  void Open(const std::string& path) {
+    Drop();
+    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  void* get() const { return handle_; }
+  void* Release() {
+    void* handle = handle_;
+    handle_ = nullptr;
+    return handle;
+  }
+
+ private:
+  void Drop() {
+    if (handle_ != nullptr) dlclose(handle_);
+  }
+  void* handle_ = nullptr;
+};
+
+Status OpenLibrary(const std::string& path, Reference* library, const DyclApi** api) {
+  library->Open(path);
+  if (library->get() == nullptr) return Status("ArtifactError", dlerror());
   typedef const DyclApi* (*GetApi)(int32_t);
   GetApi get = nullptr;
-  void* symbol = dlsym(handle, "dycl_api");
+  void* symbol = dlsym(library->get(), "dycl_api");
   memcpy(&get, &symbol, sizeof(get));
   *api = get != nullptr ? get(DYCL_ABI_VERSION) : nullptr;
   if (*api == nullptr) return Status("ArtifactError", "'" + path + "' has another interface");
   return Status();
 }
 
-Status OpenCopy(const std::string& path, const DyclApi** api) {
+Status OpenCopy(const std::string& path, Reference* library, const DyclApi** api) {
   const char* folder = getenv("TMPDIR");
   std::string copy = std::string(folder != nullptr ? folder : "/tmp") + "/dycl-XXXXXX";
   int file = mkstemp(&copy[0]);
@@ -87,7 +113,7 @@ Status OpenCopy(const std::string& path, const DyclApi** api) {
   std::string why = ReadFile(path, &data);
   if (why.empty()) why = WriteFile(file, data);
   close(file);
-  Status status = why.empty() ? OpenLibrary(copy, api)
+  Status status = why.empty() ? OpenLibrary(copy, library, api)
                               : Status("ArtifactError", "cannot copy '" + path + "': " + why);
   unlink(copy.c_str());
   return status;
@@ -120,18 +146,21 @@ Result<Module> Module::Load(const std::string& library, const std::string& param
     // A name without a slash would be looked up on the library path.
     std::string path = library.find('/') == std::string::npos ? "./" + library : library;
     const DyclApi* api = nullptr;
-    Status status = OpenLibrary(path, &api);
+    Reference opened;
+    Status status = OpenLibrary(path, &opened, &api);
     if (!status.ok()) return status;
     if (metadata.value() != api->metadata()) {
       // The system's loader knows files by their names: it handed out a library of that name that
       // was loaded before the file was built again. The new one is loaded under another name.
-      status = OpenCopy(path, &api);
+      status = OpenCopy(path, &opened, &api);
       if (!status.ok()) return status;
       if (metadata.value() != api->metadata()) {
         return Status("ArtifactError", "'" + library + "' changed while it was loaded");
       }
     }
-    return FromApi(api, params, options);
+    Result<Module> module = FromApi(api, params, options);
+    if (module.ok()) module.value().library_ = opened.Release();
+    return module;
   });
 }
 
@@ -155,9 +184,25 @@ Result<Module> Module::FromApi(const DyclApi* api, const std::string& params,
   return Module(api, model);
 }
 
-// The code stays loaded: its threads may live on.
+// The library holds itself in memory, for its sessions and its threads, until Unload().
 Module::~Module() {
   if (model_ != nullptr) api_->model_destroy(model_);
+  if (library_ != nullptr) dlclose(library_);
+}
+
+Status Module::Unload() {
+  if (!HAS(api_, unload)) return Missing("unload");
+  if (api_->unload(model_) != DYCL_OK) return LastError(api_);
+  model_ = nullptr;
+  if (library_ != nullptr) dlclose(library_);
+  library_ = nullptr;
+  return Status();
+}
+
+Status SetThreadOptions(const Module& module, const DyclThreadOptions* options) {
+  const DyclApi* api = module.api();
+  if (!HAS(api, set_thread_options)) return Missing("set_thread_options");
+  return api->set_thread_options(options) == DYCL_OK ? Status() : LastError(api);
 }
 
 std::string Module::Metadata() const { return api_->metadata(); }

@@ -1,6 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // Reads the trailer of a library: JSON, 8 bytes size, 32 bytes SHA-256 of all before, 8 bytes
 // magic.
+#include <dlfcn.h>
 #include <dycl/module.h>
 #include <sys/auxv.h>
 #include <sys/utsname.h>
@@ -92,6 +93,17 @@ Status CheckMachine(const std::string& library, const Json& metadata) {
   return Status();
 }
 
+// The runtime of a sanitizer must be in the process from the beginning, or it ends the process.
+Status CheckSanitizer(const std::string& library, const Json& metadata) {
+  const std::string sanitize = metadata.Text("sanitize");
+  const char* begins = sanitize == "address" ? "__asan_init" : "__tsan_init";
+  if ((sanitize != "address" && sanitize != "thread") || dlsym(RTLD_DEFAULT, begins) != nullptr) {
+    return Status();
+  }
+  return Bad(library, "was built for programs that are compiled with -fsanitize=" + sanitize +
+                          "; this one is not");
+}
+
 }  // namespace
 
 namespace {
@@ -127,6 +139,7 @@ Result<std::string> Checked(const std::string& library) {
     return Bad(library, "has another interface version than this program; build one of them again");
   }
   Status status = CheckMachine(library, metadata);
+  if (status.ok()) status = CheckSanitizer(library, metadata);
   if (!status.ok()) return status;
   return data.substr(body - 8 - size, size);
 }

@@ -12,9 +12,9 @@ import tvm
 from kernel_utils import AVX2, machine
 
 from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
-from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.words.workload import Dense
 

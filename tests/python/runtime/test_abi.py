@@ -112,7 +112,9 @@ def test_an_old_host_runs_a_library_of_today(recorded: Path, tmp_path: Path) -> 
     library, params = handmade.build(handmade.zoo_program(), tmp_path)
     known = (recorded / "exports.txt").read_text().split()
     listing = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True).stdout
-    assert sorted(set(known) - {line.split()[-1] for line in listing.splitlines()}) == []
+    # that variable was for libraries of one process among themselves, and kept one of them in memory for good
+    between_libraries = {"dycl_process_pool_v1"}
+    assert sorted(set(known) - between_libraries - {line.split()[-1] for line in listing.splitlines()}) == []
     host, source = tmp_path / "host", REPOSITORY / "tests" / "cpp" / "old_host_main.c"
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{recorded}", *toolchain.include_flags()]
     subprocess.run(["gcc", *flags, str(source), "-o", str(host), "-ldl"], check=True)

@@ -159,3 +159,14 @@ def test_example_says_what_is_wrong(files: tuple[Path, Path], example: Path, tmp
     x = tmp_path / "x.bin"
     x.write_bytes(bytes(16))
     assert fails(*files, "--input", x, "--input", two).startswith("KeyError: two is not allowed")
+
+
+def test_what_is_written_of_programs_in_c(tmp_path: Path) -> None:
+    """A program that does all that docs/runtime.md says, linked with the library."""
+    program = handmade.zoo_program()
+    program.user_metadata = {"version": "3"}
+    library, params = handmade.build(program, tmp_path)
+    main = REPOSITORY / "tests" / "cpp" / "production_main.c"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags(), str(main), str(library), "-lpthread"]
+    subprocess.run(["gcc", *flags, "-o", str(tmp_path / "program")], check=True)
+    assert _run(tmp_path / "program", params) == "all as written\n"

@@ -171,6 +171,19 @@ typedef struct {
   const int32_t* cancelled;
 } DyclRunOptions;
 
+/** How the threads of parallel kernels run. Set struct_size before the call; what is 0 is as the
+ * system has it. */
+typedef struct {
+  size_t struct_size;
+  /** The numbers of the CPUs that they may use. There are as many threads then as CPUs, unless
+   * DYCL_NUM_THREADS says another number or there are threads already. */
+  const int32_t* cpus;
+  size_t num_cpus;
+  /** Their nice value, from -20 to 19; below that of the process it takes a privilege. */
+  int32_t nice;
+  int32_t reserved;
+} DyclThreadOptions;
+
 /** The bounds of a dimension of an input: a call may give least, least + step, ..., most, one and
  * the same for all dimensions of one size. For a dimension that is fixed least and most are equal.
  */
@@ -242,6 +255,22 @@ DYCL_API int32_t dycl_params_fd(const DyclModel* model);
 
 /** Releases the model; it goes when its last session has gone. NULL is allowed. */
 DYCL_API void dycl_model_destroy(DyclModel* model);
+
+/** Releases a model (NULL is allowed), and ends all that the library has going on: its threads, the
+ * memory that threads keep for kernels, the function of dycl_set_log(). A library holds itself in
+ * memory from its first model on; after this dlclose() takes it out, once for each dlopen(). Other
+ * libraries of the process that have used its threads go on with their own.
+ *
+ * DYCL_ERROR_USAGE, and nothing is done, while there is any session, another model, or a tensor
+ * that a packed function gave. No other thread may be in a function of the library. It can be used
+ * again as long as it is open. A model that is a part of the program stays. */
+DYCL_API int32_t dycl_unload(DyclModel* model);
+
+/** Says how the threads run that the libraries of the process share, from now on, and those of
+ * sessions that are made from now on; not the threads of the caller. NULL: as DYCL_AFFINITY (such
+ * as 0-3,8) and DYCL_NICE say. Where the system refuses a priority it is a text of
+ * DYCL_LOG_WARNING. */
+DYCL_API int32_t dycl_set_thread_options(const DyclThreadOptions* options);
 
 /** Tells the sizes of a model. */
 DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
@@ -477,6 +506,8 @@ typedef struct {
   void (*set_log)(DyclLog, void*, int32_t);
   const char* (*user_metadata)(const char*);
   int32_t (*session_set_cuda_stream)(DyclSession*, int32_t, void*);
+  int32_t (*unload)(DyclModel*);
+  int32_t (*set_thread_options)(const DyclThreadOptions*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

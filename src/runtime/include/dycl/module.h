@@ -257,15 +257,25 @@ class Module {
   static Result<Module> FromApi(const DyclApi* api, const std::string& params = "",
                                 const DyclModelOptions* options = nullptr);
 
-  Module(Module&& other) noexcept : api_(other.api_), model_(other.model_) {
+  Module(Module&& other) noexcept
+      : api_(other.api_), model_(other.model_), library_(other.library_) {
     other.model_ = nullptr;
+    other.library_ = nullptr;
   }
   Module& operator=(Module&& other) noexcept {
     std::swap(api_, other.api_);
     std::swap(model_, other.model_);
+    std::swap(library_, other.library_);
     return *this;
   }
   ~Module();
+
+  /*!
+   * \brief Takes the library out of memory, as dycl_unload() does: code, weights, and what its
+   * threads keep. An error, and nothing is done, while it has a session or there is another Module
+   * of it. Afterwards the object can only be destroyed or assigned to.
+   */
+  Status Unload();
 
   /*! \brief Names, inputs, return sites, kernels, target: a JSON text. */
   std::string Metadata() const;
@@ -287,7 +297,14 @@ class Module {
   Module(const DyclApi* api, DyclModel* model) : api_(api), model_(model) {}
   const DyclApi* api_;
   DyclModel* model_;
+  void* library_ = nullptr;  // of the system's loader
 };
+
+/*!
+ * \brief Says how the threads run that the libraries of the process share, as
+ * dycl_set_thread_options() does; nullptr: as the environment says.
+ */
+Status SetThreadOptions(const Module& module, const DyclThreadOptions* options);
 
 /*!
  * \brief Checks a library without loading it: checksum, version, and that this machine can run it.

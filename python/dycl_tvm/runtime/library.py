@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""The libraries that this process has loaded, and how they are taken out of memory again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dycl_tvm.errors import ArtifactError, UsageError
+from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.log import forget_log
+
+#: Kept while the code of any library is called by which the last of it may go. One for all libraries: a garbage collection may end objects
+#: of one in the middle of what is done with another.
+_lock = threading.RLock()
+#: By the handles of the system's loader, each opened once.
+_open: dict[int, Library] = {}
+#: By the same handles, how many threads are making something of a library.
+_makers: Counter[int] = Counter()
+
+
+#: What is done with each library that is opened from now on.
+_for_all: Callable[[Library], None] | None = None
+
+
+class Library(ctypes.CDLL):
+    """A loaded library. Once it is out of memory its functions raise :class:`~dycl_tvm.UsageError`."""
+
+    def __init__(self, path: str) -> None:
+        self._unloaded = False
+        super().__init__(path)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.__dict__.get("_unloaded"):
+            raise UsageError(f"the library '{self._name}' was unloaded")
+        return super().__getattr__(name)
+
+    @property
+    def is_older(self) -> bool:
+        """Whether it is of a version in which libraries stayed in memory, and knew nothing of how threads are to run."""
+        return not isinstance(self.dycl_unload, self._FuncPtr)
+
+    def forget(self) -> None:
+        """Forget the functions: their code is no longer there."""
+        self._unloaded = True
+        for name in [name for name, found in vars(self).items() if callable(found) and not isinstance(found, type)]:
+            delattr(self, name)
+
+
+def open_library(path: str) -> Library:
+    """Load a library and declare its functions; what is open already is the same object. The caller has checked the trailer."""
+    with _lock:
+        try:
+            library = Library(path)
+        except OSError as error:
+            raise ArtifactError(f"the library '{path}' cannot be loaded: {error}") from None
+        known = _open.get(library._handle)
+        if known is not None:
+            _close(library._handle)
+            return known
+        capi.declare(library, path)
+        _open[library._handle] = library
+        if _for_all is not None and not library.is_older:
+            _for_all(library)
+        return library
+
+
+def for_all(do: Callable[[Library], None]) -> None:
+    """Do something with all libraries that are open, and then with each that is opened; what was to be done before is not any more."""
+    global _for_all
+    with _lock:
+        for library in _open.values():
+            if not library.is_older:
+                do(library)
+        _for_all = do
+
+
+@contextmanager
+def none_is_unloaded() -> Iterator[None]:
+    """Keep all libraries in memory meanwhile; for a moment only."""
+    with _lock:
+        yield
+
+
+@contextmanager
+def making(library: Library) -> Iterator[None]:
+    """Keep a library in memory while something is made of it."""
+    with _lock:
+        library.dycl_metadata  # noqa: B018  # it may have been unloaded
+        handle = library._handle
+        _makers[handle] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _makers[handle] -= 1
+
+
+def destroy(function: Callable[[ctypes.c_void_p], None], handle: ctypes.c_void_p) -> None:
+    """Call a function of a library that frees something; the library stays until it has returned."""
+    with _lock:
+        function(handle)
+
+
+def unload(library: Library) -> None:
+    """Take a library out of memory; one that is out already is none of an error.
+
+    Raises
+    ------
+    UsageError
+        If anything of it is in use.
+    """
+    with _lock:
+        handle = library._handle
+        if _open.get(handle) is not library:
+            return
+        if _makers[handle]:
+            raise UsageError(f"the library '{library._name}' cannot be unloaded: another thread makes a module of it")
+        capi.check(library, library.dycl_unload(None))
+        forget_log(library)
+        library.forget()
+        del _open[handle], _makers[handle]
+        _close(handle)
+
+
+def _close(handle: int) -> None:
+    close = ctypes.CDLL(None).dlclose
+    close.argtypes = [ctypes.c_void_p]
+    close(handle)
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _makers.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

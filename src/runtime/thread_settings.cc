@@ -1,0 +1,120 @@
+// Licensed under the Apache License, Version 2.0; see LICENSE.
+#include "thread_settings.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "log.h"
+
+namespace dycl {
+namespace {
+
+pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+ThreadSettings g_settings{};
+
+// In a child of fork() nobody is there who would give the mutex back.
+void AfterForkInChild() { g_mutex = PTHREAD_MUTEX_INITIALIZER; }
+
+// A list such as 0-3,8.
+bool ReadCpus(const char* text, ThreadSettings* out) {
+  while (true) {
+    char* end = nullptr;
+    const long first = strtol(text, &end, 10);
+    if (end == text || first < 0) return false;
+    long last = first;
+    if (*end == '-') {
+      text = end + 1;
+      last = strtol(text, &end, 10);
+      if (end == text) return false;
+    }
+    if (last < first || last >= static_cast<long>(ThreadSettings::kMostCpus)) return false;
+    for (long cpu = first; cpu <= last; ++cpu) out->AddCpu(static_cast<uint32_t>(cpu));
+    if (*end == '\0') return true;
+    if (*end != ',') return false;
+    text = end + 1;
+  }
+}
+
+ThreadSettings OfEnvironment() {
+  ThreadSettings settings{};
+  if (const char* text = getenv("DYCL_AFFINITY")) {
+    if (!ReadCpus(text, &settings)) {
+      settings = ThreadSettings{};
+      Warn("DYCL_AFFINITY is no list of CPUs such as 0-3,8: %s", text);
+    }
+  }
+  if (const char* text = getenv("DYCL_NICE")) {
+    char* end = nullptr;
+    const long nice = strtol(text, &end, 10);
+    if (end != text && *end == '\0' && nice >= -20 && nice <= 19) {
+      settings.nice = static_cast<int32_t>(nice);
+    } else {
+      Warn("DYCL_NICE is no number from -20 to 19: %s", text);
+    }
+  }
+  return settings;
+}
+
+bool MaskOf(const ThreadSettings& settings, cpu_set_t* mask) {
+  CPU_ZERO(mask);
+  for (uint32_t cpu = 0; cpu < ThreadSettings::kMostCpus && cpu < CPU_SETSIZE; ++cpu) {
+    if (settings.HasCpu(cpu)) CPU_SET(cpu, mask);
+  }
+  return settings.NumCpus() != 0;
+}
+
+}  // namespace
+
+ThreadSettings SaidThreadSettings() {
+  pthread_mutex_lock(&g_mutex);
+  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  static_cast<void>(at_fork);
+  ThreadSettings settings = g_settings;
+  pthread_mutex_unlock(&g_mutex);
+  return settings;
+}
+
+ThreadSettings CurrentThreadSettings() {
+  static const ThreadSettings environment = OfEnvironment();
+  ThreadSettings settings = SaidThreadSettings();
+  return settings.said != 0 ? settings : environment;
+}
+
+void SaveThreadSettings(const ThreadSettings& settings) {
+  pthread_mutex_lock(&g_mutex);
+  g_settings = settings;
+  pthread_mutex_unlock(&g_mutex);
+}
+
+bool ApplyThreadSettings(const ThreadSettings& settings, pid_t thread) {
+  cpu_set_t mask;
+  bool known = MaskOf(settings, &mask);
+  int nice = settings.nice;
+  // What a program leaves open is as in its first thread, whatever was said before.
+  if (settings.said != 0 && !known) {
+    known = sched_getaffinity(getpid(), sizeof(mask), &mask) == 0;
+  }
+  if (settings.said != 0 && nice == 0) {
+    nice = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
+  }
+  bool good = !known || sched_setaffinity(thread, sizeof(mask), &mask) == 0;
+  if (nice != 0 || settings.said != 0) {
+    good = setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice) == 0 && good;
+  }
+  return good;
+}
+
+bool CanRunOn(const ThreadSettings& settings) {
+  cpu_set_t before, mask;
+  if (!MaskOf(settings, &mask)) return true;
+  if (sched_getaffinity(0, sizeof(before), &before) != 0) return false;
+  if (sched_setaffinity(0, sizeof(mask), &mask) != 0) return false;
+  sched_setaffinity(0, sizeof(before), &before);
+  return true;
+}
+
+}  // namespace dycl
