@@ -127,8 +127,12 @@ def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tenso
     if dim is None:
         return t.reshape(-1).gather(0, indices.reshape(-1))
     if t.dim() != indices.dim():
-        return _refuse("take_along_dim() that broadcasts")  # type: ignore[no-any-return]
-    return t.gather(dim, torch.where(indices < 0, indices + t.size(dim), indices))
+        return _refuse("take_along_dim() of tensors of several ranks")  # type: ignore[no-any-return]
+    along = dim % t.dim()  # the other dimensions broadcast
+    spread = t.new_zeros([1 if d == along else n for d, n in enumerate(t.shape)], dtype=indices.dtype)
+    indices = indices + spread
+    shape = [n if d == along else indices.size(d) for d, n in enumerate(t.shape)]
+    return t.expand(shape).gather(along, torch.where(indices < 0, indices + t.size(along), indices))
 
 
 def _fliplr(t: Tensor) -> Tensor:

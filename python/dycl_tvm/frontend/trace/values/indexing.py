@@ -35,6 +35,7 @@ from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
+from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of, view_of
 
@@ -212,7 +213,13 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if (found := picks_in(entries)) is not None and (_of_the_run(value) or any(isinstance(x, Grown) for x in found[1].values())):
         static, picks = found
         return positions_of(torch.Tensor.__setitem__, getitem(t, static), picks).put(_as_value(value, t.dtype))
-    if any(map(_is_cut, entries)):
+    cuts = sum(map(_is_cut, entries))
+    if cuts > 1 and isinstance(part := getitem(t, index), Grown):
+        value = _as_value(value, t.dtype)
+        check_overlap(part, value)
+        put_all(torch.Tensor.__setitem__, part, value)
+        return None
+    if cuts:
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
     static, selected = _lower_index(t, index)

@@ -38,9 +38,20 @@ from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT
 
 
-def is_mask(x: Any) -> bool:
-    """Whether an entry of an index is a mask whose elements are known only at run time."""
-    return isinstance(x, torch.Tensor) and dtype_of(x) == torch.bool and rank_of(x) > 0 and (isinstance(x, Grown) or as_constant(x) is None)
+def is_mask(x: Any, of: Any = None) -> bool:
+    """Whether an entry of an index is a mask whose elements are known only at run time, or any mask of a tensor that has such lengths."""
+    return _is_any_mask(x) and (isinstance(x, Grown) or isinstance(of, Grown) or as_constant(x) is None)
+
+
+def _is_any_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and dtype_of(x) == torch.bool and rank_of(x) > 0
+
+
+def listed(entry: Any) -> Any:
+    """Return an entry of an index, a list of positions or of truths as a tensor."""
+    if type(entry) is list and entry and all(type(n) is type(entry[0]) for n in entry) and type(entry[0]) in (int, bool):
+        return torch.tensor(entry)
+    return entry
 
 
 def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[int, torch.Tensor]] | None:
@@ -52,11 +63,11 @@ def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[
     picks: dict[int, torch.Tensor] = {}
     dim, numbers, first = 0, [], -1
     for i, e in enumerate(entries):
-        e = torch.tensor(e) if type(e) is list and e and all(type(n) is int for n in e) else e
-        if is_mask(e) or is_positions(e):
+        e = listed(e)
+        if _is_any_mask(e) or is_positions(e):
             picks[dim] = e
             first = i if first < 0 else first
-            rank = rank_of(e) if is_mask(e) else 1
+            rank = rank_of(e) if _is_any_mask(e) else 1
             static += [slice(None)] * rank
             dim += rank
         elif e is None or type(e) in (int, slice):
@@ -78,7 +89,7 @@ def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> 
     """Return the positions in a tensor of what picks of its dimensions: those of the true elements of a mask."""
     rows: dict[int, torch.Tensor] = {}
     for dim, x in picks.items():
-        if is_mask(x):
+        if _is_any_mask(x):
             _check_mask(t, dim, x)
             rows |= {dim + d: row for d, row in enumerate(nonzero(func, x, as_tuple=True))}
         else:
@@ -216,8 +227,9 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
     rank, whole, given = rank_of(mask), buffer_of(t), mask
     check_apart(t, value)
-    behind = isinstance(t, Grown) and any(d >= rank for d in t.lengths)
-    extents = {d: n for d, n in t.lengths.items() if d < rank} if isinstance(t, Grown) else {}
+    if isinstance(t, Grown) and any(d >= rank for d in t.lengths):
+        return positions_of(func, t, {0: mask}).put(value)
+    extents = dict(t.lengths) if isinstance(t, Grown) else {}
     extents |= mask.lengths if isinstance(mask, Grown) else {}
     if extents:
         _check_mask(t, 0, mask)
@@ -226,8 +238,6 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
             mask = fitted(mask, d, int(whole.shape[d])) & valid(length, int(whole.shape[d]), rank, d)
     tail = rank_of(t) - rank
     one_for_all = not isinstance(value, Grown) and (value.dim() <= tail or (value.dim() == tail + 1 and value.shape[0] == 1))
-    if behind and (isinstance(value, Grown) or value.numel() != 1):
-        return refuse_call(func, t, value)  # type: ignore[no-any-return]
     if not one_for_all:
         places, count = found(mask, given)
         marked = picked(places.reshape([-1] + [1] * tail), 0, count)
