@@ -15,7 +15,6 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import (
-    INTEGERS,
     Extent,
     as_size,
     check_narrow,
@@ -29,14 +28,15 @@ from dycl_tvm.frontend.trace.values.extents import (
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, grown, number, placed, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of, refuse_call
-from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
+from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, setitem
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, listed, picks_in, positions_of, put_by_mask
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, known_entry, picks_in, positions_of, put_by_mask, selects
 from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, peek, read, select_at, view_of
 
 _T = torch.Tensor
 
@@ -51,7 +51,7 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     dtype = dtype_of(x)
     if not isinstance(value, torch.Tensor):
         value = to_tensor(value, dtype) if scalars.is_symbolic(value) else torch.tensor(value, dtype=dtype)
-    entries = [_number_or_places(e) for e in entries_of(x.dim_(), index)]
+    entries = _entries(x, index)
     if len(entries) == 1 and is_mask(entries[0], x):
         return put_by_mask(func, x, entries[0], value)
     if (found := picks_in(entries, x)) is not None:
@@ -60,11 +60,20 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
         return refuse_call(func, x)
     check_overlap(part, value)
-    return _T.__setitem__(part, Ellipsis, value) if not isinstance(part, Grown) else put_all(func, part, value)
+    if isinstance(part, Grown):
+        return put_all(func, part, value)
+    # how it lies in memory is not known, and does not matter
+    part = StagedTensor(meta_of(tuple(part.shape), None, part.dtype), part.storage_, part.chain, peek(part))
+    return _T.__setitem__(part, Ellipsis, value)
+
+
+def _entries(t: Grown, index: Any) -> list[Any]:
+    entries = entries_of(t.dim_(), index)
+    return [known_entry(e, len(entries) > 1) for e in entries]
 
 
 def part_of(func: Any, t: Grown, index: Any) -> Any:
-    entries = [_number_or_places(e) for e in entries_of(t.dim_(), index)]
+    entries = _entries(t, index)
     masks = [i for i, e in enumerate(entries) if is_mask(e, t)]
     if len(masks) == 1 and all(e is None or type(e) in (int, slice) or selects(e) for i, e in enumerate(entries) if i not in masks):
         before, mask, behind = entries[: masks[0]], entries[masks[0]], entries[masks[0] + 1 :]
@@ -101,15 +110,6 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         if t.contiguous_ and picked == sorted(picked, reverse=True) and all(e in (None, slice(None)) or type(e) is int for e in entries):
             made.contiguous_ = True  # items of the first dimensions are picked
     return _as_part(t, made, around, dims)
-
-
-def _number_or_places(entry: Any) -> Any:
-    """Return an entry of an index that is known: a tensor of one number as that, a list as a tensor."""
-    entry = listed(entry)
-    if isinstance(entry, torch.Tensor) and not isinstance(entry, Grown) and entry.dim() == 0 and entry.dtype in INTEGERS:
-        known = as_constant(entry)
-        return entry if known is None else int(known.data)
-    return entry
 
 
 def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, dims: dict[int, bool]) -> torch.Tensor:

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.positions import from_front
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 
 _T = torch.Tensor
@@ -124,7 +125,7 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     elif isinstance(x, Grown) and (isinstance(index, Grown) or (not fills and (not isinstance(source, Grown) or source.along != x.along))):
         return refuse_call(func, x, index, source)
     elif fills:
-        at = torch.where(at < 0, at + int(whole.shape[dim]), at)
+        at = from_front(at, int(whole.shape[dim]))
     across = isinstance(x, Grown) and x.along != dim
     if isinstance(source, Grown) and not across and (fills or source.along != dim):
         return refuse_call(func, x, index, source)

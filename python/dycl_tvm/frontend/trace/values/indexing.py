@@ -34,10 +34,10 @@ from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
 from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, storage_of, view_of
 
 
 def _numbers_in(index: Any) -> Any:
@@ -81,13 +81,6 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
 def _refuse_slice() -> None:
     rolling = current().decisions.rolling
     refuse_here(rolling[-1].loop if rolling else None, "a slice whose bounds are known only at run time has no fixed shape")
-
-
-def selects(entry: Any) -> bool:
-    """Whether an entry of an index is a run-time number: a host scalar, or an integer tensor of rank 0, which PyTorch reads like one."""
-    if isinstance(entry, torch.Tensor):
-        return not isinstance(entry, Grown) and is_number_of_run(entry) and as_constant(entry) is None
-    return scalars.is_symbolic(entry)
 
 
 def _is_cut(entry: Any) -> bool:

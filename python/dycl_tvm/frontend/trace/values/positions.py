@@ -14,8 +14,9 @@ import torch
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.aligned import broadcast, fitted, is_same
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.data_errors import refuse_if_caught
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import buffer_of, dtype_of, masked, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
@@ -31,6 +32,24 @@ def is_positions(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and rank_of(x) > 0 and dtype_of(x) in _INDICES
 
 
+def from_front(at: torch.Tensor, size: int) -> torch.Tensor:
+    """Return positions in a dimension counted from the front; one out of range is out of range of a few more too, not counted again."""
+    return torch.where(at < 0, torch.where(at < -size, size + _FAR, at + size), torch.where(at < size, at, at + _FAR))
+
+
+#: Dimensions get no more elements than these for positions that there are not.
+_FAR = 2
+
+
+def check_dtype(func: Any, t: torch.Tensor, value: torch.Tensor, of_one_mask: bool) -> None:
+    """Raise what PyTorch raises of a value of another type; it fills with a single element where one mask is true, and converts that."""
+    if dtype_of(value) == t.dtype or (of_one_mask and not isinstance(value, Grown) and value.numel() == 1):
+        return
+    if of_one_mask and isinstance(value, Grown):
+        refuse_call(func, value)
+    raise of_program(RuntimeError("Index put requires the source and destination dtypes match"))
+
+
 class Positions:
     """Tensors of positions, one for each of some dimensions of a tensor.
 
@@ -42,9 +61,12 @@ class Positions:
         What they are positions in.
     positions : dict
         By the dimensions.
+    of_one_mask : bool
+        Whether they are those of the true elements of one mask, and of nothing beside it.
     """
 
-    def __init__(self, func: Any, t: torch.Tensor, positions: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, func: Any, t: torch.Tensor, positions: Mapping[int, torch.Tensor], of_one_mask: bool = False) -> None:
+        self._of_one_mask, self._inside = of_one_mask, list[torch.Tensor]()
         self.func, self.t, self.dims = func, t, list(positions)
         self.whole = buffer_of(t)
         agreed = broadcast(list(positions.values()), error=IndexError)
@@ -74,18 +96,24 @@ class Positions:
         below = positions.below if isinstance(positions, Grown) else None
         own = self.t.lengths.get(dim) if isinstance(self.t, Grown) else None
         if own is None:
-            return torch.where(at < 0, at + self.whole.shape[dim], at) if below is None else at
+            size = int(self.whole.shape[dim])
+            return at if below is not None and bounds_of(below)[1] <= size else from_front(at, size)
         if below is not None and combine("le", below, own) is True:
             return at
         there = to_tensor(number(own), torch.int64)
         inside = (at >= -there) & (at < there)
         for d, n in self.lengths.items():
             inside = inside | ~valid(n, self.shape[d], len(self.shape), d)
-        require(item(inside.all()), IndexError("index out of range of a dimension whose length is known only at run time"))
+        self._inside.append(inside.all())
         return torch.where(at < 0, at + there, at).clamp(0, max(int(self.whole.shape[dim]) - 1, 0))
+
+    def _check_inside(self) -> None:
+        for inside in self._inside:
+            require(item(inside), IndexError("index out of range of a dimension whose length is known only at run time"))
 
     def take(self) -> torch.Tensor:
         """Return what lies there."""
+        self._check_inside()
         if not all(self.whole.shape[d] for d in self.dims):
             return self._take_none()
         rows = dict(zip(self.dims, self.at))
@@ -113,16 +141,18 @@ class Positions:
     def put(self, value: torch.Tensor) -> None:
         """Put a tensor there that broadcasts to what lies there. Positions that there are not lead to a row that is taken off again."""
         check_apart(self.t, value)
+        check_dtype(self.func, self.whole, value, self._of_one_mask)
         at = self.at
         if isinstance(value, Grown) or ((self.lengths or self.across) and value.numel() != 1):
             value, at = self._agreed(value)
+        self._check_inside()
         if self.whole.numel() and at[0].numel():
             torch.Tensor.__setitem__(self.whole, Ellipsis, self._written(at, value.to(self.whole.dtype)))
 
     def _agreed(self, value: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return a buffer of what is assigned, and of positions, that are as long as each other; others than eager takes are an error."""
         rank = len(self.shape) + len(self.rest)
-        extents = {rank - self._place_of(d): n for d, n in self.across.items()}
+        extents: dict[int, Extent] = {rank - self._place_of(d): n for d, n in self.across.items()}
         extents |= {rank - self.along - d: n for d, n in self.extents.items()}
         shape = self._shape(self.shape)
         varied = [(isinstance(value, Grown) and rank_of(value) - rank + d in value.lengths) or rank - d in extents for d in range(rank)]
