@@ -153,6 +153,13 @@ def written_to_positions_of_a_tensor_of_the_run(x):
     return h, t, h[[[0], [1]], i % 1], h[[False, True]]
 
 
+def at_items_beside_slices(x):
+    i, m = places(x), torch.zeros(5, 4, 5)
+    m[0, :, i] = 2.0
+    m[:, 1, i] = x[1, i]
+    return m, m[0, :, i], m[:, 0, i], m[i, :, 0]
+
+
 def between_several_numbers_of_the_run(x):
     i, j, m, k = places(x), places(x, 1), torch.zeros(2, 5, 5), torch.zeros(2, 5, 5, dtype=torch.bool)
     m[:, : len(i), : len(j)] = x[0, i][:, None] * x[1, j]
@@ -219,6 +226,7 @@ def picked_by_signs_of_zeros(x):
 PROGRAMS = [
     written_beside_a_length,
     written_to_positions_of_a_tensor_of_the_run,
+    at_items_beside_slices,
     between_several_numbers_of_the_run,
     beside_numbers_of_the_run,
     added_up_in_several_dimensions,
@@ -291,6 +299,25 @@ class Tokens(torch.nn.Module):
         x[:, keep] = self.block(x[:, keep])
         order = scores.argsort(descending=True)[None, : keep.sum()]
         return x, x[torch.arange(1)[:, None], order]
+
+
+def filled_beside_slices(x):
+    y, g = x.clone(), grid(x)
+    y[:, x[0] > 0] = 5
+    g[1, x[1] > 0, 1:] = 0.5
+    g[:, :, :1][:, x[0] > 0] += 3
+    g[:, x[0] > 0, [1]] = -1.0
+    return y, g
+
+
+def test_what_a_mask_picks_beside_slices_is_filled(tmp_path: Path) -> None:
+    check(filled_beside_slices, INPUTS)
+    artifact = dycl_tvm.build(filled_beside_slices, INPUTS[0])
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for args in INPUTS:
+        torch.testing.assert_close(tuple(map(torch.as_tensor, call(*args))), filled_beside_slices(*args))
 
 
 def test_built(tmp_path: Path) -> None:

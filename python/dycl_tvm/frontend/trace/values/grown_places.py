@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.session import apart
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, filled, masked, new, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, filled, masked, new, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
@@ -140,6 +142,19 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
+def _out_of_range(x: Grown, dim: int) -> Exception:
+    """Return what PyTorch raises of a place beyond the end, which it is asked for: it depends on the shape."""
+    raised: type[Exception] = IndexError
+    try:
+        with apart(), plainly():
+            torch.zeros(tuple(x.buffer.shape), dtype=dtype_of(x)).index_select(dim, torch.tensor([x.buffer.shape[dim]]))
+    except RuntimeError:
+        raised = RuntimeError
+    except IndexError:
+        pass
+    return raised("an index is out of range of a dimension whose length is known only at run time")
+
+
 def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """Take rows at places."""
     rank, index = rank_of(x), _row_of(index)
@@ -152,8 +167,7 @@ def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> A
     if isinstance(x, Grown):
         whole, extents = x.padded(), {**x.lengths, dim: length}
         if dim in x.lengths:
-            wrong = IndexError("an index is out of range of a dimension whose length is known only at run time")
-            check_places(x.lengths[dim], index, wrong)
+            check_places(x.lengths[dim], index, _out_of_range(x, dim))
             size = int(x.buffer.shape[dim])
             if not size:
                 return refuse_call(func, x, index)

@@ -34,7 +34,7 @@ from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
+from dycl_tvm.frontend.trace.values.picked import by_mask, fill_by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
 from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, storage_of, view_of
@@ -203,9 +203,13 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     entries = entries_of(t.dim(), index)
     if len(entries) == 1 and is_mask(entries[0]) and (isinstance(entries[0], Grown) or _has_rows(value, t, entries[0])):
         return put_by_mask(torch.Tensor.__setitem__, t, entries[0], _as_value(value, t.dtype))
-    if (found := picks_in(entries)) is not None and (_of_the_run(value) or any(isinstance(x, Grown) for x in found[1].values())):
+    if (found := picks_in(entries)) is not None and (len(entries) > 1 or _of_the_run(value) or isinstance(entries[0], Grown)):
         static, picks = found
-        return positions_of(torch.Tensor.__setitem__, getitem(t, static), picks).put(_as_value(value, t.dtype))
+        part, value = getitem(t, static), _as_value(value, t.dtype)
+        ((dim, mask), *others) = picks.items()
+        if not others and is_mask(mask) and not _of_the_run(value) and not isinstance(mask, Grown) and not isinstance(part, Grown):
+            return fill_by_mask(part, dim, mask, value)
+        return positions_of(torch.Tensor.__setitem__, part, picks).put(value)
     cuts = sum(map(_is_cut, entries))
     if cuts > 1 and isinstance(part := getitem(t, index), Grown):
         value = _as_value(value, t.dtype)

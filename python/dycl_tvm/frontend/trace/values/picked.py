@@ -77,26 +77,20 @@ def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[
     """
     static: list[Any] = []
     picks: dict[int, torch.Tensor] = {}
-    dim, numbers, first = 0, [], -1
-    for i, e in enumerate(entries):
+    dim = 0
+    for e in entries:
         e = known_entry(e, len(entries) > 1)
         if _is_any_mask(e) or is_positions(e):
             picks[dim] = e
-            first = i if first < 0 else first
             rank = rank_of(e) if _is_any_mask(e) else 1
             static += [slice(None)] * rank
             dim += rank
         elif e is None or type(e) in (int, slice) or selects(e):
             static.append(e)
-            numbers += [] if e is None or type(e) is slice else [i]
             dim += e is None or type(e) is slice
         else:
             return None
     if not any(isinstance(x, Grown) or is_mask(x) for x in ([of, *picks.values()] if picks else [])):
-        return None
-    at = [i for i, e in enumerate(entries) if isinstance(e, (torch.Tensor, list)) and i not in numbers] + numbers
-    before = any(e is None or type(e) is slice for e in entries[:first])
-    if numbers and before and max(at) - min(at) >= len(at):  # PyTorch takes them for positions too
         return None
     return tuple(static), picks
 
@@ -272,6 +266,13 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     value = value.reshape(value.shape[1:]) if value.dim() > tail else value
     there = mask.reshape([*mask.shape, *[1] * (rank_of(t) - rank)])
     return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(there, value.to(whole.dtype), whole))
+
+
+def fill_by_mask(t: torch.Tensor, dim: int, mask: torch.Tensor, value: torch.Tensor) -> None:
+    """Assign one number to what a mask picks of the dimensions from ``dim`` on."""
+    _under(torch.Tensor.__setitem__, t, dim, mask)
+    there = mask.reshape([*mask.shape, *[1] * (t.dim() - dim - mask.dim())])
+    torch.Tensor.__setitem__(t, Ellipsis, torch.where(there, value.to(t.dtype).reshape([]), t))
 
 
 def _scattered(t: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
