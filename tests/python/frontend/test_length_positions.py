@@ -131,7 +131,111 @@ def read_from_as_many_images(x):
     return F.grid_sample(images, torch.zeros(3, 2, 2, 2), align_corners=False)
 
 
+def written_beside_a_length(x):
+    keep, i, n, m, k = x[0] > 0, places(x), int((x[0] > 0).sum()), torch.zeros(5, 5), torch.zeros(5, 5)
+    m[i, :n] = 1.5  # what is behind the slice stays as it is
+    m[:n, i] += x[0, i]
+    m[:, :n][keep] -= 2
+    k[:, :n][[0, 2]] = x[:, i]
+    k[:, 1:][:, n:][keep] = 4.0
+    return m, k
+
+
+def written_to_positions_of_a_tensor_of_the_run(x):
+    i = places(x)
+    h, t = grid(x)[:, i], grid(x)[i % 2]
+    h[[0, 1]] = h[[1, 0]]
+    h[..., [0, 2]] = h[..., [2, 0]] + 1
+    h[[1, 0], :, [0, 1]] = x[:, i]
+    h[torch.tensor([True, False]), 0:1] = 9.0
+    t[torch.arange(len(i)), i] = -1
+    t[:, x[0] > 0, 1] = x[1, i]
+    return h, t, h[[[0], [1]], i % 1], h[[False, True]]
+
+
+def at_items_beside_slices(x):
+    i, m = places(x), torch.zeros(5, 4, 5)
+    m[0, :, i] = 2.0
+    m[:, 1, i] = x[1, i]
+    return m, m[0, :, i], m[:, 0, i], m[i, :, 0]
+
+
+def between_several_numbers_of_the_run(x):
+    i, j, m, k = places(x), places(x, 1), torch.zeros(2, 5, 5), torch.zeros(2, 5, 5, dtype=torch.bool)
+    m[:, : len(i), : len(j)] = x[0, i][:, None] * x[1, j]
+    m[0, len(i) :, len(j) :] -= 1
+    k[:, len(i) :, : len(j)] = True
+    return m, k
+
+
+def beside_numbers_of_the_run(x):
+    i, y, g = places(x), x.clone(), grid(x)
+    y[len(i) % 2, i] = 3.0
+    g[len(i) % 2, i, len(i) % 3] += x[1, i]
+    return y, g, x[len(i) % 2, i], g[len(i) % 2, i, len(i) % 3]
+
+
+def added_up_in_several_dimensions(x):
+    i, j = places(x), places(x, 1)
+    y, z, w = torch.zeros(3, 3), torch.zeros(3, 3, 2), x.clone()
+    y.index_put_((i - 3, torch.tensor(-1)), x[0, i], accumulate=True)
+    y.index_put_((i[:, None] % 3, j % 3), torch.tensor(1.0), accumulate=True)
+    w.index_put_((x > 0,), torch.tensor(2.0), accumulate=True)
+    return y, z.index_put((i % 3, (i + 1) % 3), grid(x)[0, i, :2], accumulate=True), w
+
+
+def added_up_out_of_range(x):
+    return torch.zeros(3, 3).index_put((places(x) * 0, places(x)), torch.tensor(1.0), accumulate=True)
+
+
+def written_out_of_range(x):
+    y, z = x.clone(), x.clone()
+    y[0, places(x) + 1] = 1.0
+    z[places(x, 1) - 5, 0] = 2.0
+    return y, z
+
+
+def out_of_range_from_the_end(x):
+    i, y = places(x), x.clone()
+    if x[0, 0] > 0.75:
+        y[:, i - 6] += 1
+    elif x[0, 4] > 1:
+        y = y.index_fill(1, i - 10, 1.0)
+    return y, x[0, i - 6], torch.arange(25.0).reshape(5, 5)[i, i - 6]
+
+
+def along_a_dimension_the_others_broadcast(x):
+    i = places(x)
+    order = x[:, i].argsort(1)[..., None]
+    return torch.take_along_dim(x, i[None], 1), torch.take_along_dim(grid(x)[:1, i], order, dim=-2)
+
+
+def assigned_another_type(x):
+    i, y = places(x), x.long()
+    y[:, x[0] > 0] = torch.tensor(3.5)  # one mask is filled, whatever the type
+    if x[0, 0] > 0.75:
+        y[:, i] = x[:, i]
+    return y
+
+
+def picked_by_signs_of_zeros(x):
+    above, below = (x[0][torch.copysign(x[1], torch.full((), zero)) > 0] for zero in (0.0, -0.0))
+    return above + 1, below + 1, len(above), len(below)
+
+
 PROGRAMS = [
+    written_beside_a_length,
+    written_to_positions_of_a_tensor_of_the_run,
+    at_items_beside_slices,
+    between_several_numbers_of_the_run,
+    beside_numbers_of_the_run,
+    added_up_in_several_dimensions,
+    added_up_out_of_range,
+    written_out_of_range,
+    out_of_range_from_the_end,
+    along_a_dimension_the_others_broadcast,
+    assigned_another_type,
+    picked_by_signs_of_zeros,
     assigned_beside_slices,
     rows_of_positions,
     beside_other_positions,
@@ -171,6 +275,17 @@ def test_what_a_mask_picks_that_is_computed_again_is_as_long():
     assert not any(isinstance(block.terminator, Raise) for block in graph.blocks)
 
 
+def test_a_number_of_the_run_picks_where_the_caller_decides_the_size():
+    def set_one(x):
+        i, y = places(x), x.clone()
+        y[:, i[-1]] = 3.0
+        y[[1, 0], : len(i)] += x[:, i]
+        return y, y[[1, 0]], y[torch.tensor([False, True])]
+
+    inputs = [(torch.tensor(rows)[:, :n].clone(),) for rows in (ROWS[:2], ROWS[2:4]) for n in (4, 1, 2, 5, 0)]
+    check(set_one, inputs, dynamic_shapes=({1: dycl_tvm.Dim("N", min=0, max=5)},))
+
+
 class Tokens(torch.nn.Module):
     """Tokens that a gate keeps go through a block, sorted by score, and are put back where they were."""
 
@@ -184,6 +299,25 @@ class Tokens(torch.nn.Module):
         x[:, keep] = self.block(x[:, keep])
         order = scores.argsort(descending=True)[None, : keep.sum()]
         return x, x[torch.arange(1)[:, None], order]
+
+
+def filled_beside_slices(x):
+    y, g = x.clone(), grid(x)
+    y[:, x[0] > 0] = 5
+    g[1, x[1] > 0, 1:] = 0.5
+    g[:, :, :1][:, x[0] > 0] += 3
+    g[:, x[0] > 0, [1]] = -1.0
+    return y, g
+
+
+def test_what_a_mask_picks_beside_slices_is_filled(tmp_path: Path) -> None:
+    check(filled_beside_slices, INPUTS)
+    artifact = dycl_tvm.build(filled_beside_slices, INPUTS[0])
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    for args in INPUTS:
+        torch.testing.assert_close(tuple(map(torch.as_tensor, call(*args))), filled_beside_slices(*args))
 
 
 def test_built(tmp_path: Path) -> None:

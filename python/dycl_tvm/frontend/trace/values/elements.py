@@ -83,7 +83,7 @@ class Elements:
             if isinstance(x, (list, tuple)):
                 return type(x), *[of(y, left) for y in x]
             if not isinstance(x, Value):
-                return type(x), x
+                return type(x), repr(x) if isinstance(x, (float, complex)) else x  # zeros have signs
             maker = self._makers.get(x) if left else None
             if not isinstance(maker, TensorOp):
                 return x

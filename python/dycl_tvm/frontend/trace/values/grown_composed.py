@@ -127,8 +127,12 @@ def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tenso
     if dim is None:
         return t.reshape(-1).gather(0, indices.reshape(-1))
     if t.dim() != indices.dim():
-        return _refuse("take_along_dim() that broadcasts")  # type: ignore[no-any-return]
-    return t.gather(dim, torch.where(indices < 0, indices + t.size(dim), indices))
+        return _refuse("take_along_dim() of tensors of several ranks")  # type: ignore[no-any-return]
+    along = dim % t.dim()  # the other dimensions broadcast
+    spread = t.new_zeros([1 if d == along else n for d, n in enumerate(t.shape)], dtype=indices.dtype)
+    indices = indices + spread
+    shape = [n if d == along else indices.size(d) for d, n in enumerate(t.shape)]
+    return t.expand(shape).gather(along, torch.where(indices < 0, indices + t.size(along), indices))
 
 
 def _fliplr(t: Tensor) -> Tensor:
@@ -275,10 +279,19 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
     if not accumulate:
         made[tuple(indices)] = values
         return made
-    if len(indices) != 1 or indices[0].dtype == torch.bool or indices[0].dim() != 1:
+    if len(indices) == 1 and indices[0].dtype == torch.bool:  # each place is there once
+        made[indices[0]] += values
+        return made
+    if any(not isinstance(i, Tensor) or i.dtype == torch.bool for i in indices):
         return _refuse("index_put() that adds up, with such indices,")  # type: ignore[no-any-return]
-    (index,) = indices
-    return made.index_add(0, torch.where(index < 0, index + t.size(0), index), values.expand([index.size(0), *t.size()[1:]]))
+    sizes, rest = t.shape[: len(indices)], t.shape[len(indices) :]
+    place: Any = 0
+    for size, index in zip(sizes, indices):
+        if len(indices) > 1:  # one out of range would be a place in another row
+            require(item(((index >= -size) & (index < size)).all()), IndexError("index out of range"))
+        place = place * size + torch.where(index < 0, index + size, index)
+    values = values.expand([*place.shape, *rest]).reshape([-1, *rest])
+    return made.reshape([-1, *rest]).index_add(0, place.reshape(-1), values).reshape(t.shape)
 
 
 def _one_hot(t: Tensor, num_classes: Any = -1) -> Tensor:

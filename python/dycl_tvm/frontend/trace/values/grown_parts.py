@@ -14,11 +14,8 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import broadcast, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import (
-    INTEGERS,
     Extent,
-    as_number,
     as_size,
     check_narrow,
     decided_length,
@@ -30,14 +27,16 @@ from dycl_tvm.frontend.trace.values.extents import (
     sliced,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, grown, number, placed, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, refuse_call, valid
-from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, selects, setitem
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, refuse_call
+from dycl_tvm.frontend.trace.values.indexing import entries_of, getitem, setitem
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.layouts import meta_of
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
+from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, known_entry, picks_in, positions_of, put_by_mask, selects
+from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, peek, read, select_at, view_of
 
 _T = torch.Tensor
 
@@ -52,8 +51,8 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     dtype = dtype_of(x)
     if not isinstance(value, torch.Tensor):
         value = to_tensor(value, dtype) if scalars.is_symbolic(value) else torch.tensor(value, dtype=dtype)
-    entries = [_number_or_places(e) for e in entries_of(x.dim_(), index)]
-    if len(entries) == 1 and is_mask(entries[0]):
+    entries = _entries(x, index)
+    if len(entries) == 1 and is_mask(entries[0], x):
         return put_by_mask(func, x, entries[0], value)
     if (found := picks_in(entries, x)) is not None:
         return positions_of(func, part_of(func, x, found[0]), found[1]).put(value)
@@ -61,38 +60,21 @@ def assigned(func: Any, x: torch.Tensor, index: Any, value: Any) -> Any:
     if not isinstance(part, StagedTensor) or part.storage_ is not x.storage_:
         return refuse_call(func, x)
     check_overlap(part, value)
-    return _T.__setitem__(part, Ellipsis, value) if not isinstance(part, Grown) else put_all(func, part, value)
+    if isinstance(part, Grown):
+        return put_all(func, part, value)
+    # how it lies in memory is not known, and does not matter
+    part = StagedTensor(meta_of(tuple(part.shape), None, part.dtype), part.storage_, part.chain, peek(part))
+    return _T.__setitem__(part, Ellipsis, value)
 
 
-def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
-    """Change all that there is of a tensor to a value that broadcasts to it."""
-    whole = t.padded()
-    if rank_of(value) > t.dim_():
-        return refuse_call(func, t, value)
-    if isinstance(value, Grown) or any((extent_at(value, t.dim_() - d) or 1) != 1 for d in t.lengths):
-        agreed = broadcast([t, value])
-        if agreed is None:
-            return refuse_call(func, t, value)
-        buffer, rank = agreed[0].get(id(value), value), rank_of(value)
-        for from_end, extent in agreed[1].items():
-            own = extent_at(t, from_end)
-            if not is_same(extent, own):  # the tensor itself is not spread
-                fine = as_number(extent) == as_number(own)  # type: ignore[arg-type]  # it has the dimension
-                require(fine, RuntimeError("the sizes of two tensors must match at a dimension whose length is known only at run time"))
-            if rank >= from_end:
-                buffer = fitted(buffer, rank - from_end, whole.shape[-from_end])
-        value = buffer
-    value = value.to(whole.dtype)
-    if t.storage_.cut or t.chain:  # behind the length lies what another tensor has there
-        there = [valid(n, whole.shape[d], t.dim_(), d) for d, n in t.lengths.items()]
-        value = torch.where(functools.reduce(operator.and_, there), value, whole)
-    _T.copy_(whole, value)
-    return t
+def _entries(t: Grown, index: Any) -> list[Any]:
+    entries = entries_of(t.dim_(), index)
+    return [known_entry(e, len(entries) > 1) for e in entries]
 
 
 def part_of(func: Any, t: Grown, index: Any) -> Any:
-    entries = [_number_or_places(e) for e in entries_of(t.dim_(), index)]
-    masks = [i for i, e in enumerate(entries) if is_mask(e)]
+    entries = _entries(t, index)
+    masks = [i for i, e in enumerate(entries) if is_mask(e, t)]
     if len(masks) == 1 and all(e is None or type(e) in (int, slice) or selects(e) for i, e in enumerate(entries) if i not in masks):
         before, mask, behind = entries[: masks[0]], entries[masks[0]], entries[masks[0] + 1 :]
         whole = t if len(entries) == 1 else part_of(func, t, (*before, *[slice(None)] * rank_of(mask), *behind))
@@ -128,16 +110,6 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         if t.contiguous_ and picked == sorted(picked, reverse=True) and all(e in (None, slice(None)) or type(e) is int for e in entries):
             made.contiguous_ = True  # items of the first dimensions are picked
     return _as_part(t, made, around, dims)
-
-
-def _number_or_places(entry: Any) -> Any:
-    """Return an entry of an index that is known: a tensor of one number as that, a list as a tensor."""
-    if type(entry) is list and entry and all(type(i) is int for i in entry):
-        return torch.tensor(entry)
-    if isinstance(entry, torch.Tensor) and not isinstance(entry, Grown) and entry.dim() == 0 and entry.dtype in INTEGERS:
-        known = as_constant(entry)
-        return entry if known is None else int(known.data)
-    return entry
 
 
 def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, dims: dict[int, bool]) -> torch.Tensor:

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.session import apart
+from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, filled, masked, new, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, filled, masked, new, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
+from dycl_tvm.frontend.trace.values.positions import from_front
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 
 _T = torch.Tensor
@@ -124,7 +127,7 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     elif isinstance(x, Grown) and (isinstance(index, Grown) or (not fills and (not isinstance(source, Grown) or source.along != x.along))):
         return refuse_call(func, x, index, source)
     elif fills:
-        at = torch.where(at < 0, at + int(whole.shape[dim]), at)
+        at = from_front(at, int(whole.shape[dim]))
     across = isinstance(x, Grown) and x.along != dim
     if isinstance(source, Grown) and not across and (fills or source.along != dim):
         return refuse_call(func, x, index, source)
@@ -139,6 +142,19 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     return new(made, x.along, x.length) if isinstance(x, Grown) else made
 
 
+def _out_of_range(x: Grown, dim: int) -> Exception:
+    """Return what PyTorch raises of a place beyond the end, which it is asked for: it depends on the shape."""
+    raised: type[Exception] = IndexError
+    try:
+        with apart(), plainly():
+            torch.zeros(tuple(x.buffer.shape), dtype=dtype_of(x)).index_select(dim, torch.tensor([x.buffer.shape[dim]]))
+    except RuntimeError:
+        raised = RuntimeError
+    except IndexError:
+        pass
+    return raised("an index is out of range of a dimension whose length is known only at run time")
+
+
 def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """Take rows at places."""
     rank, index = rank_of(x), _row_of(index)
@@ -151,8 +167,7 @@ def index_select(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor) -> A
     if isinstance(x, Grown):
         whole, extents = x.padded(), {**x.lengths, dim: length}
         if dim in x.lengths:
-            wrong = IndexError("an index is out of range of a dimension whose length is known only at run time")
-            check_places(x.lengths[dim], index, wrong)
+            check_places(x.lengths[dim], index, _out_of_range(x, dim))
             size = int(x.buffer.shape[dim])
             if not size:
                 return refuse_call(func, x, index)

@@ -34,9 +34,10 @@ from dycl_tvm.frontend.trace.values.grown_math import buffer_of
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length, Split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, is_mask, picks_in, positions_of, put_by_mask
+from dycl_tvm.frontend.trace.values.picked import by_mask, fill_by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
+from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, home, read, select_at, storage_of, view_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, storage_of, view_of
 
 
 def _numbers_in(index: Any) -> Any:
@@ -80,13 +81,6 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
 def _refuse_slice() -> None:
     rolling = current().decisions.rolling
     refuse_here(rolling[-1].loop if rolling else None, "a slice whose bounds are known only at run time has no fixed shape")
-
-
-def selects(entry: Any) -> bool:
-    """Whether an entry of an index is a run-time number: a host scalar, or an integer tensor of rank 0, which PyTorch reads like one."""
-    if isinstance(entry, torch.Tensor):
-        return not isinstance(entry, Grown) and is_number_of_run(entry) and as_constant(entry) is None
-    return scalars.is_symbolic(entry)
 
 
 def _is_cut(entry: Any) -> bool:
@@ -209,10 +203,20 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     entries = entries_of(t.dim(), index)
     if len(entries) == 1 and is_mask(entries[0]) and (isinstance(entries[0], Grown) or _has_rows(value, t, entries[0])):
         return put_by_mask(torch.Tensor.__setitem__, t, entries[0], _as_value(value, t.dtype))
-    if (found := picks_in(entries)) is not None and (_of_the_run(value) or any(isinstance(x, Grown) for x in found[1].values())):
+    if (found := picks_in(entries)) is not None and (len(entries) > 1 or _of_the_run(value) or isinstance(entries[0], Grown)):
         static, picks = found
-        return positions_of(torch.Tensor.__setitem__, getitem(t, static), picks).put(_as_value(value, t.dtype))
-    if any(map(_is_cut, entries)):
+        part, value = getitem(t, static), _as_value(value, t.dtype)
+        ((dim, mask), *others) = picks.items()
+        if not others and is_mask(mask) and not _of_the_run(value) and not isinstance(mask, Grown) and not isinstance(part, Grown):
+            return fill_by_mask(part, dim, mask, value)
+        return positions_of(torch.Tensor.__setitem__, part, picks).put(value)
+    cuts = sum(map(_is_cut, entries))
+    if cuts > 1 and isinstance(part := getitem(t, index), Grown):
+        value = _as_value(value, t.dtype)
+        check_overlap(part, value)
+        put_all(torch.Tensor.__setitem__, part, value)
+        return None
+    if cuts:
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
     static, selected = _lower_index(t, index)

@@ -66,13 +66,28 @@ def _check(target: StagedTensor, t: StagedTensor) -> None:
     if first is None or second is None or first[0] != second[0]:
         _refuse()
         return
-    (_, row, start, count), (_, other_row, begin, length) = first, second
+    (_, _, start, count), (_, _, begin, length) = first, second
     fine = (start + count <= begin) | (begin + length <= start)
-    if row == other_row and a.steps[alike + 1 :] == b.steps[alike + 1 :]:
-        fine = fine | ((start == begin) & (count == length) & as_long)
+    same = _takes_the_same(a, b, alike)
+    fine = fine if same is None else fine | (same & as_long)
     if fine is False:
         _refuse()
     _require(fine | empty)
+
+
+def _takes_the_same(a: _Steps, b: _Steps, alike: int) -> Any:
+    """Whether the steps from one on take the same elements each; None if that is not known, or if they do not."""
+    same: Any = True
+    for k in range(alike, most := max(len(a.steps), len(b.steps))):
+        if most > alike + 1 and len(a.steps) != len(b.steps):
+            return None
+        if k < min(len(a.steps), len(b.steps)) and a.steps[k] == b.steps[k]:
+            continue
+        first, second = a.interval(k, b), b.interval(k, a)
+        if first is None or second is None or first[:2] != second[:2]:
+            return None
+        same = same & (first[2] == second[2]) & (first[3] == second[3])
+    return same
 
 
 class _Steps:
@@ -113,7 +128,8 @@ class _Steps:
             return dim, True, start, 1
         if len(args) > 3 and args[3] != 1:
             return None
-        return dim, False, start, _count(self.t, dim) if k == len(self.steps) - 1 else self.shapes[k + 1][dim]
+        kept = all(later[0] in _PART and later[1][0] % len(self.shapes[k]) != dim for later in self.steps[k + 1 :])
+        return dim, False, start, _count(self.t, dim) if kept else self.shapes[k + 1][dim]
 
 
 def _count(t: torch.Tensor, dim: int) -> Any:

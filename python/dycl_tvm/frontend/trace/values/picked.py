@@ -10,12 +10,14 @@ import math
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, extent_of
+from dycl_tvm.frontend.trace.values.extents import INTEGERS, Extent, as_number, extent_of, is_number_of_run
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     at_front,
@@ -30,7 +32,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.overlaps import check_apart
-from dycl_tvm.frontend.trace.values.positions import Positions, is_positions
+from dycl_tvm.frontend.trace.values.positions import Positions, check_dtype, is_positions
 from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
 from dycl_tvm.hcfg.hostops import OF_SHAPE
@@ -38,9 +40,34 @@ from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import INT
 
 
-def is_mask(x: Any) -> bool:
-    """Whether an entry of an index is a mask whose elements are known only at run time."""
-    return isinstance(x, torch.Tensor) and dtype_of(x) == torch.bool and rank_of(x) > 0 and (isinstance(x, Grown) or as_constant(x) is None)
+def is_mask(x: Any, of: Any = None) -> bool:
+    """Whether an entry of an index is a mask whose elements are known only at run time, or any mask of a tensor that has such lengths."""
+    return _is_any_mask(x) and (isinstance(x, Grown) or isinstance(of, Grown) or as_constant(x) is None)
+
+
+def _is_any_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and dtype_of(x) == torch.bool and rank_of(x) > 0
+
+
+def selects(entry: Any) -> bool:
+    """Whether an entry of an index is a run-time number: a host scalar, or an integer tensor of rank 0, which PyTorch reads like one."""
+    if isinstance(entry, torch.Tensor):
+        return not isinstance(entry, Grown) and is_number_of_run(entry) and as_constant(entry) is None
+    return scalars.is_symbolic(entry)
+
+
+def known_entry(entry: Any, beside: bool = True) -> Any:
+    """Return an entry of an index, what is known of it as Python or PyTorch has it: a tensor of one number as that, a list as a tensor.
+
+    ``beside`` is whether there are other entries: alone, a list of lists is a tuple for PyTorch.
+    """
+    if isinstance(entry, torch.Tensor) and not isinstance(entry, Grown) and entry.dim() == 0 and entry.dtype in INTEGERS:
+        known = as_constant(entry)
+        return entry if known is None else int(known.data)
+    if type(entry) is list and entry and (beside or type(entry[0]) is not list):
+        kinds = {type(n) for n in tree_leaves(entry)}
+        return torch.tensor(entry) if kinds in ({int}, {bool}) else entry
+    return entry
 
 
 def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[int, torch.Tensor]] | None:
@@ -50,26 +77,20 @@ def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[
     """
     static: list[Any] = []
     picks: dict[int, torch.Tensor] = {}
-    dim, numbers, first = 0, [], -1
-    for i, e in enumerate(entries):
-        e = torch.tensor(e) if type(e) is list and e and all(type(n) is int for n in e) else e
-        if is_mask(e) or is_positions(e):
+    dim = 0
+    for e in entries:
+        e = known_entry(e, len(entries) > 1)
+        if _is_any_mask(e) or is_positions(e):
             picks[dim] = e
-            first = i if first < 0 else first
-            rank = rank_of(e) if is_mask(e) else 1
+            rank = rank_of(e) if _is_any_mask(e) else 1
             static += [slice(None)] * rank
             dim += rank
-        elif e is None or type(e) in (int, slice):
+        elif e is None or type(e) in (int, slice) or selects(e):
             static.append(e)
-            numbers += [i] if type(e) is int else []
-            dim += type(e) is not int
+            dim += e is None or type(e) is slice
         else:
             return None
     if not any(isinstance(x, Grown) or is_mask(x) for x in ([of, *picks.values()] if picks else [])):
-        return None
-    at = [i for i, e in enumerate(entries) if isinstance(e, (torch.Tensor, list))] + numbers
-    before = any(e is None or type(e) is slice for e in entries[:first])
-    if numbers and before and max(at) - min(at) >= len(at):  # PyTorch takes them for positions too
         return None
     return tuple(static), picks
 
@@ -78,12 +99,13 @@ def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> 
     """Return the positions in a tensor of what picks of its dimensions: those of the true elements of a mask."""
     rows: dict[int, torch.Tensor] = {}
     for dim, x in picks.items():
-        if is_mask(x):
+        if _is_any_mask(x):
             _check_mask(t, dim, x)
             rows |= {dim + d: row for d, row in enumerate(nonzero(func, x, as_tuple=True))}
         else:
             rows[dim] = x
-    return Positions(func, t, rows)
+    masks = [_is_any_mask(x) for x in picks.values()]
+    return Positions(func, t, rows, masks == [True])
 
 
 class _Counted(OfOneRun):
@@ -204,6 +226,8 @@ def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: 
     """Put the elements of a tensor, in their order, where a mask that broadcasts is true."""
     if isinstance(target, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
         return refuse_call(func, target, mask, source)
+    if dtype_of(source) != target.dtype:
+        raise of_program(RuntimeError("masked_scatter: expected self and source to have same dtypes"))
     mask = mask.expand(target.shape)
     flat, room = at_front(source).reshape(-1), math.prod(n for d, n in enumerate(source.buffer.shape) if d not in source.lengths)
     few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
@@ -216,9 +240,11 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     """Assign to what a mask picks of the first dimensions of a tensor, of which one has a length of the run, or the mask, or the value."""
     rank, whole, given = rank_of(mask), buffer_of(t), mask
     check_apart(t, value)
-    behind = isinstance(t, Grown) and any(d >= rank for d in t.lengths)
-    extents = {d: n for d, n in t.lengths.items() if d < rank} if isinstance(t, Grown) else {}
+    if isinstance(t, Grown) and any(d >= rank for d in t.lengths):
+        return positions_of(func, t, {0: mask}).put(value)
+    extents = dict(t.lengths) if isinstance(t, Grown) else {}
     extents |= mask.lengths if isinstance(mask, Grown) else {}
+    check_dtype(func, whole, value, True)
     if extents:
         _check_mask(t, 0, mask)
         mask = buffer_of(mask)
@@ -226,8 +252,6 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
             mask = fitted(mask, d, int(whole.shape[d])) & valid(length, int(whole.shape[d]), rank, d)
     tail = rank_of(t) - rank
     one_for_all = not isinstance(value, Grown) and (value.dim() <= tail or (value.dim() == tail + 1 and value.shape[0] == 1))
-    if behind and (isinstance(value, Grown) or value.numel() != 1):
-        return refuse_call(func, t, value)  # type: ignore[no-any-return]
     if not one_for_all:
         places, count = found(mask, given)
         marked = picked(places.reshape([-1] + [1] * tail), 0, count)
@@ -242,6 +266,13 @@ def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Ten
     value = value.reshape(value.shape[1:]) if value.dim() > tail else value
     there = mask.reshape([*mask.shape, *[1] * (rank_of(t) - rank)])
     return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(there, value.to(whole.dtype), whole))
+
+
+def fill_by_mask(t: torch.Tensor, dim: int, mask: torch.Tensor, value: torch.Tensor) -> None:
+    """Assign one number to what a mask picks of the dimensions from ``dim`` on."""
+    _under(torch.Tensor.__setitem__, t, dim, mask)
+    there = mask.reshape([*mask.shape, *[1] * (t.dim() - dim - mask.dim())])
+    torch.Tensor.__setitem__(t, Ellipsis, torch.where(there, value.to(t.dtype).reshape([]), t))
 
 
 def _scattered(t: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
