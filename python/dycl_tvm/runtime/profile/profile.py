@@ -288,7 +288,7 @@ class Profile:
         return {block: (n, self._of_all(block, total[block])) for block, n in self._blocks.items()}
 
     def _of_all(self, block: int, took: int) -> int:
-        """Return what a part of a block took in all runs, by what it took in those that were timed inside; 0 where none of them came there."""
+        """Return what a part of a block took in all runs, by what it took in those timed inside; 0 where none of them came there."""
         timed = self._timed_blocks[block]
         return took * self._blocks[block] // timed if timed else 0
 
