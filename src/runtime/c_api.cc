@@ -145,6 +145,21 @@ int32_t dycl_set_thread_options(const DyclThreadOptions* options) {
   });
 }
 
+int32_t dycl_set_parallel(DyclParallelFor function, void* user, int32_t num_threads) {
+  constexpr int32_t most = dycl::CallersThreads::kMost;
+  if (function != nullptr && (num_threads < 1 || num_threads > most)) {
+    return dycl::UsageError("'num_threads' is from 1 to %" PRId32, most);
+  }
+  if (dycl::ScopedTask::Any()) {
+    return dycl::UsageError("a task of a kernel cannot say by what its kernel is run");
+  }
+  return Guard([&]() -> int32_t {
+    if (int32_t status = dycl::HoldLibrary()) return status;
+    if (dycl::UseCallersThreads({function, user, num_threads})) return DYCL_OK;
+    return dycl::NoMemory("there is no memory for the function of parallel loops");
+  });
+}
+
 int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(info);
@@ -391,7 +406,7 @@ int32_t dycl_profile_start(DyclSession* session, const DyclProfileOptions* optio
   DyclProfileOptions how;
   if (int32_t status = ReadOptions(options, &how)) return status;
   if (how.capacity != 0 && how.events == nullptr) return NullArgument("events");
-  return session->StartProfile(how.events, how.capacity);
+  return session->StartProfile(how.events, how.capacity, how.every);
 }
 
 int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size_t capacity, size_t* written,
@@ -451,6 +466,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_session_set_cuda_stream,
       dycl_unload,
       dycl_set_thread_options,
+      dycl_set_parallel,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

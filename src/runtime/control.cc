@@ -42,7 +42,7 @@ int64_t EndOf(double ms) {
 }  // namespace
 
 void BeginControl(Frame& f, const DyclRunOptions& options) {
-  uint32_t asked = f.recorder != nullptr ? kRecord : 0u;
+  uint32_t asked = f.recorder != nullptr && f.recorder->BeginRun() ? kRecord : 0u;
   if (options.deadline_ms != 0) {
     f.deadline_ns = EndOf(options.deadline_ms);
     asked |= kDeadline;

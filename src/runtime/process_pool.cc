@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <cstring>
+#include <new>
 
 namespace dycl {
 namespace {
@@ -28,6 +29,12 @@ void Settings(ThreadSettings* out) { *out = SaidThreadSettings(); }
 
 void Configure(const ThreadSettings* settings) { ThreadPool::Configure(*settings); }
 
+// Null: there are none. Read by those that are in the pool of the process.
+std::atomic<const CallersThreads*> g_callers{nullptr};
+
+void Callers(CallersThreads* out);
+bool UseCallers(const CallersThreads* threads);
+
 }  // namespace
 }  // namespace dycl
 
@@ -40,7 +47,9 @@ __attribute__((visibility("hidden"), used)) dycl::PoolHost dycl_pool_host = {siz
                                                                              {0},
                                                                              {0},
                                                                              {0},
-                                                                             {nullptr}};
+                                                                             {nullptr},
+                                                                             dycl::Callers,
+                                                                             dycl::UseCallers};
 }
 // The note: sizes of name and contents, type, name, and how far from there dycl_pool_host is.
 asm(R"(
@@ -145,23 +154,76 @@ class UseOfPool {
     PoolHost& ours = Ours();
     ours.users.fetch_add(1);
     if (ours.paused.load() != 0) return;
+    callers_ = g_callers.load();
     host_ = ours.of.load();
     if (host_ == nullptr) host_ = Find();
   }
   ~UseOfPool() { Ours().users.fetch_sub(1); }
   UseOfPool(const UseOfPool&) = delete;
   UseOfPool& operator=(const UseOfPool&) = delete;
+  // Null: there is none for the moment.
   PoolHost* host() const { return host_; }
+  // Threads of the program to be used instead; null: none.
+  const CallersThreads* callers() const { return callers_; }
 
  private:
   PoolHost* host_ = nullptr;
+  const CallersThreads* callers_ = nullptr;
 };
+
+// While it lives, nobody of a library is in the pool of the process; kernels run on the threads
+// that call. That is for a moment: whoever is there ends a kernel first.
+class Pause {
+ public:
+  explicit Pause(PoolHost* host) : host_(host) {
+    host_->paused.fetch_add(1);
+    while (host_->users.load() != 0) sched_yield();
+  }
+  ~Pause() { host_->paused.fetch_sub(1); }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  PoolHost* host_;
+};
+
+void Callers(CallersThreads* out) {
+  Ours().users.fetch_add(1);
+  const CallersThreads* threads = g_callers.load();
+  *out = threads != nullptr ? *threads : CallersThreads{};
+  Ours().users.fetch_sub(1);
+}
+
+bool UseCallers(const CallersThreads* threads) {
+  const CallersThreads* made = nullptr;
+  if (threads->function != nullptr) {
+    made = new (std::nothrow) CallersThreads(*threads);
+    if (made == nullptr) return false;
+  }
+  const CallersThreads* before = g_callers.exchange(made);
+  // Those that come from here on use what is new; those that use what was there are waited for.
+  Pause pause(&Ours());
+  delete before;
+  return true;
+}
+
+// As another library was told. This one may run a kernel already, so that nobody is waited for.
+void UseCallersOf(PoolHost* other) {
+  CallersThreads threads;
+  other->callers(&threads);
+  if (threads.function == nullptr) return;
+  auto* made = new (std::nothrow) CallersThreads(threads);
+  const CallersThreads* none = nullptr;
+  if (made != nullptr && !g_callers.compare_exchange_strong(none, made)) delete made;
+}
 
 // The other threads are in the parent: nobody looks at anything any more.
 void AfterForkInChild() {
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);
   Ours().users.store(0);
+  // The program's threads are there too.
+  g_callers.store(nullptr);
 }
 
 }  // namespace
@@ -173,6 +235,7 @@ void JoinProcessPool() {
   if (PoolHost* other = PinOne(nullptr, 0)) {
     ThreadSettings settings;
     other->settings(&settings);
+    UseCallersOf(other);
     Unpin(other);
     if (settings.said != 0) ThreadPool::Configure(settings);
   }
@@ -185,19 +248,19 @@ void LeaveProcessPool() {
   while (ours.pins.load() != 0) sched_yield();
   // From here on nobody finds this pool. Those that have found it forget it, and leave it.
   while (PoolHost* other = PinOne(&ours, 0)) {
-    other->paused.fetch_add(1);
     PoolHost* expected = &ours;
     other->of.compare_exchange_strong(expected, nullptr);
-    while (other->users.load() != 0) sched_yield();
-    other->paused.fetch_sub(1);
+    Pause pause(other);
     Unpin(other);
   }
   ours.of.store(nullptr);
+  delete g_callers.exchange(nullptr);
   ThreadPool::EndShared();
 }
 
 int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task) {
   UseOfPool use;
+  if (use.callers() != nullptr) return LaunchOnCallers(*use.callers(), lambda, closure, num_task);
   return use.host() != nullptr ? use.host()->launch(lambda, closure, num_task)
                                : RunAlone(lambda, closure, num_task);
 }
@@ -210,8 +273,18 @@ void ConfigureThreads(const ThreadSettings& settings) {
   }
 }
 
+bool UseCallersThreads(const CallersThreads& threads) {
+  bool good = UseCallers(&threads);
+  for (uint32_t k = 0; PoolHost* host = PinOne(nullptr, k); ++k) {
+    if (host != &Ours()) good = host->use_callers(&threads) && good;
+    Unpin(host);
+  }
+  return good;
+}
+
 int ProcessPoolThreads() {
   UseOfPool use;
+  if (use.callers() != nullptr) return use.callers()->num_threads;
   return use.host() != nullptr ? use.host()->num_threads() : 1;
 }
 

@@ -4,15 +4,16 @@
 // its place. A library says where its PoolHost is in a note of its ELF file (type kPoolNote of
 // "DYCL"), which the others read in the program headers of all that the process has loaded.
 //
-// PoolHost, ThreadSettings, ParallelGroupEnv and Barrier (thread_pool.h) are the interface between
-// builds. Members are added at the end of PoolHost; what cannot be told so needs another type of
-// note.
+// PoolHost, ThreadSettings, CallersThreads, ParallelGroupEnv and Barrier (thread_pool.h) are the
+// interface between builds. Members are added at the end of PoolHost; what cannot be told so needs
+// another type of note.
 #ifndef DYCL_RUNTIME_PROCESS_POOL_H_
 #define DYCL_RUNTIME_PROCESS_POOL_H_
 
 #include <atomic>
 #include <cstdint>
 
+#include "callers_threads.h"
 #include "thread_pool.h"
 
 namespace dycl {
@@ -33,6 +34,12 @@ struct PoolHost {
   std::atomic<uint32_t> users;
   // Whose pool this library uses; null: it has not looked yet.
   std::atomic<PoolHost*> of;
+  // Threads of the program that are used instead of the pool; `function` is null where there are
+  // none.
+  void (*callers)(CallersThreads* out);
+  // Uses others. When it returns, nobody is in the function that was there before; false where
+  // there is no memory.
+  bool (*use_callers)(const CallersThreads* threads);
 };
 
 // Takes part: offers the pool of this library, unless an older one is there.
@@ -45,6 +52,9 @@ int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task);
 int ProcessPoolThreads();
 // How the threads of all libraries run, those of sessions too.
 void ConfigureThreads(const ThreadSettings& settings);
+// Has all libraries use threads of the program, or the pool again. Not from inside a task. False
+// where there is no memory.
+bool UseCallersThreads(const CallersThreads& threads);
 
 }  // namespace dycl
 

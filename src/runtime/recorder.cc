@@ -73,9 +73,14 @@ static bool OnlyRecorded(const Frame& f) {
   return __atomic_load_n(&f.asked, __ATOMIC_RELAXED) == kRecord;
 }
 
+// Null where the run is not timed inside.
+static Recorder* RecorderOf(const Frame& f) {
+  return f.recorder != nullptr && f.recorder->timed() ? f.recorder : nullptr;
+}
+
 // Calls that follow each other share the moment between them: one look at the clock a kernel.
 bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count) {
-  Recorder* recorder = f.recorder;
+  Recorder* recorder = RecorderOf(f);
   uint64_t begin = recorder != nullptr ? recorder->Ticks() : 0;
   for (uint32_t k = first; k < first + count; ++k) {
     if (!OnlyRecorded(f) && !MayGoOn(f)) return false;
@@ -89,9 +94,9 @@ bool RunCallsWatched(Frame& f, uint32_t first, uint32_t count) {
 }
 
 bool DecidedWatched(const Frame& f, uint32_t decision, uint32_t choice) {
-  if (f.recorder != nullptr) {
-    uint64_t now = f.recorder->DecisionTicks();
-    f.recorder->Write(DYCL_EVENT_DECISION, decision, choice, now, now);
+  if (Recorder* recorder = RecorderOf(f)) {
+    uint64_t now = recorder->DecisionTicks();
+    recorder->Write(DYCL_EVENT_DECISION, decision, choice, now, now);
   }
   return OnlyRecorded(f) || MayGoOn(f);
 }

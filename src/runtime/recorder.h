@@ -54,12 +54,27 @@ class RecorderClock {
 class Recorder {
  public:
   // Begins anew with an empty ring.
-  void Begin(DyclEvent* events, size_t capacity) {
+  void Begin(DyclEvent* events, size_t capacity, uint32_t every) {
     *this = Recorder();
     events_ = events;
     capacity_ = capacity;
+    every_ = every;
     clock_.Begin();
   }
+  // Says of the run that begins whether it is timed inside: one of each `every`. Which of them is a
+  // matter of chance, so that inputs that come in turns are all met.
+  bool BeginRun() {
+    if (every_ <= 1) return true;
+    timed_ = place_ == chosen_;
+    if (++place_ == every_) {
+      place_ = 0;
+      random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+      chosen_ = static_cast<uint32_t>(random_ >> 32) % every_;
+    }
+    return timed_;
+  }
+  // Whether the run is timed inside.
+  bool timed() const { return timed_; }
   uint64_t Ticks() const { return clock_.Ticks(); }
   void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
     events_[next_] =
@@ -90,28 +105,48 @@ class Recorder {
   uint64_t taken_ = 0;       // those that were taken or lost by then
   uint64_t lost_ = 0;        // those that were lost when some were taken
   uint64_t kernel_end_ = 0;  // 0: the last event is no kernel's
+  uint32_t every_ = 1;
+  uint32_t place_ = 0;   // of the next run among `every_`
+  uint32_t chosen_ = 0;  // the place of the one that is timed
+  bool timed_ = true;
+  uint64_t random_ = 0;
 };
 
 // The events of one run as a whole, if there is a recorder.
 class RecordedRun {
  public:
-  explicit RecordedRun(Recorder* recorder)
-      : recorder_(recorder), begin_(recorder != nullptr ? recorder->Ticks() : 0) {}
+  explicit RecordedRun(const Frame& frame)
+      : frame_(frame), begin_(frame.recorder != nullptr ? frame.recorder->Ticks() : 0) {}
   // The inputs are bound: the dispatcher begins.
   void Started() {
-    if (recorder_ != nullptr) {
-      recorder_->Write(DYCL_EVENT_START, 0, 0, begin_, recorder_->Ticks());
-    }
+    Recorder* recorder = frame_.recorder;
+    if (recorder == nullptr) return;
+    started_ = recorder->Ticks();
+    if (recorder->timed()) recorder->Write(DYCL_EVENT_START, 0, 0, begin_, started_);
   }
   void Ended(int32_t site) {
-    if (recorder_ == nullptr) return;
+    Recorder* recorder = frame_.recorder;
+    if (recorder == nullptr) return;
+    const uint64_t end = recorder->Ticks();
+    if (!recorder->timed() && frame_.path_count <= kPathCapacity) WritePath(end);
     uint32_t index = site == kRunFailed ? kNone : static_cast<uint32_t>(site);
-    recorder_->Write(DYCL_EVENT_RUN, index, 0, begin_, recorder_->Ticks());
+    recorder->Write(DYCL_EVENT_RUN, index, 0, begin_, end);
   }
 
  private:
-  Recorder* recorder_;
+  // What is known of a run that was not timed inside.
+  void WritePath(uint64_t end) {
+    frame_.recorder->Write(DYCL_EVENT_START, 0, 1, begin_, started_);
+    for (uint64_t k = 0; k < frame_.path_count; ++k) {
+      const uint64_t entry = frame_.path[k];
+      frame_.recorder->Write(DYCL_EVENT_DECISION, static_cast<uint32_t>(entry >> 32),
+                             static_cast<uint32_t>(entry), end, end);
+    }
+  }
+
+  const Frame& frame_;
   uint64_t begin_;
+  uint64_t started_ = 0;
 };
 
 }  // namespace dycl

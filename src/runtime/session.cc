@@ -457,7 +457,7 @@ int32_t DyclSession::RunBegun(const DyclValue* inputs, const DLTensor* const* ou
 }
 
 int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& options) {
-  dycl::RecordedRun recorded(frame_.recorder);
+  dycl::RecordedRun recorded(frame_);
   dycl::CancelOnSignal interruptible(&frame_, options.cancel_on_signal);
   site_ = dycl::kRunFailed;
   frame_.path_count = 0;

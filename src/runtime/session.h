@@ -89,7 +89,7 @@ struct DyclSession {
   const dycl::Frame& frame() const { return frame_; }
 
   // From the next run on events go into a ring of the caller's, until StopProfile.
-  [[nodiscard]] int32_t StartProfile(DyclEvent* events, size_t capacity);
+  [[nodiscard]] int32_t StartProfile(DyclEvent* events, size_t capacity, uint32_t every);
   [[nodiscard]] int32_t StopProfile();
   [[nodiscard]] int32_t ReadProfile(DyclEvent* events, size_t capacity, size_t* written,
                                     uint64_t* lost);

@@ -14,7 +14,7 @@ int32_t Stopped() { return dycl::UsageError("the session is not being profiled")
 
 }  // namespace
 
-int32_t DyclSession::StartProfile(DyclEvent* events, size_t capacity) {
+int32_t DyclSession::StartProfile(DyclEvent* events, size_t capacity, uint32_t every) {
   dycl::InUse use(&running_);
   if (!use.taken()) return Running();
   if (frame_.recorder != nullptr) return dycl::UsageError("the session is being profiled already");
@@ -24,7 +24,7 @@ int32_t DyclSession::StartProfile(DyclEvent* events, size_t capacity) {
     return dycl::UsageError(
         "profiles are of networks that run on the CPU; the GPU has tools of its own");
   }
-  recorder_.Begin(events, capacity);
+  recorder_.Begin(events, capacity, every);
   frame_.recorder = &recorder_;
   return DYCL_OK;
 }

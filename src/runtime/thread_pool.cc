@@ -187,15 +187,17 @@ void ThreadPool::RunTasks(int preferred, uint32_t generation) {
   }
 }
 
+ScopedTask::ScopedTask() : outer_(t_in_task) { t_in_task = true; }
+ScopedTask::~ScopedTask() { t_in_task = outer_; }
+bool ScopedTask::Any() { return t_in_task; }
+
 int RunAlone(ParallelLambda lambda, void* closure, int num_task) {
   ParallelGroupEnv env{nullptr, num_task == 0 ? 1 : num_task};
-  bool outer = t_in_task;
-  t_in_task = true;
+  ScopedTask scope;
   int result = 0;
   for (int task = 0; task < env.num_task; ++task) {
     if (lambda(task, &env, closure) != 0) result = -1;
   }
-  t_in_task = outer;
   return result;
 }
 
@@ -220,9 +222,10 @@ int ThreadPool::Launch(ParallelLambda lambda, void* closure, int num_task) {
   open_tasks_.store(uint64_t{generation} << 32 | tasks, std::memory_order_release);
   generation_.store(generation);
   if (sleepers_.load() != 0) FutexWake(&generation_);
-  t_in_task = true;
-  RunTasks(0, generation);
-  t_in_task = false;
+  {
+    ScopedTask task;
+    RunTasks(0, generation);
+  }
   for (int spin = 0; pending_.load(std::memory_order_acquire) != 0 && spin < kSpins; ++spin)
     Pause();
   if (pending_.load() != 0) {

@@ -28,6 +28,20 @@ struct Barrier {
   std::atomic<uint32_t> round{0};
 };
 
+// While it lives, parallel loops of this thread run on it alone.
+class ScopedTask {
+ public:
+  ScopedTask();
+  ~ScopedTask();
+  ScopedTask(const ScopedTask&) = delete;
+  ScopedTask& operator=(const ScopedTask&) = delete;
+  // Whether one lives on this thread.
+  static bool Any();
+
+ private:
+  bool outer_;
+};
+
 // Runs all tasks on the calling thread.
 int RunAlone(ParallelLambda lambda, void* closure, int num_task);
 

@@ -68,6 +68,19 @@ void Profile(dycl::Session& session, const Image& image) {
     if (k > 3) CHECK(events[k].begin_ns == events[k - 1].end_ns);  // the others are of another read
   }
   CHECK(session.ReadProfile(events, 8).value() == 0 && session.StopProfile().ok());
+  // One run of two is timed inside, the first for sure; of the other there is the path.
+  DyclEvent many[64];
+  CHECK(session.StartProfile(many, 64, 2).ok());
+  for (int k = 0; k < 2; ++k) CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok());
+  DyclEvent all[64];
+  const size_t told = session.ReadProfile(all, 64).value();
+  CHECK(told == 8 + 4 && session.StopProfile().ok());
+  CHECK(all[0].kind == DYCL_EVENT_START && all[0].choice == 0 && all[7].kind == DYCL_EVENT_RUN);
+  CHECK(all[8].kind == DYCL_EVENT_START && all[8].choice == 1 && all[11].kind == DYCL_EVENT_RUN);
+  for (int k = 9; k < 11; ++k) {
+    CHECK(all[k].kind == DYCL_EVENT_DECISION && all[k].end_ns == all[11].end_ns);
+    CHECK(all[k].choice == session.Path()[static_cast<size_t>(k - 9)].choice);
+  }
   CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok() &&
         !session.ReadProfile(events, 8).ok());
 }
@@ -132,6 +145,25 @@ void Work(const dycl::Module& module, int seed) {
   CHECK(session.CopyOutput(0, copy.tensor).ok() && copy.data[0] == First(session));
   CHECK(session.SetDeviceBranches(false).ok());
   Profile(session, image);
+}
+
+// While others run, the threads of their kernels are now the program's, now the library's.
+void ThreadsOfTheProgram(const dycl::Module& module) {
+  std::atomic<int> tasks{0};
+  for (int k = 0; k < 20; ++k) {
+    auto parallel = [&tasks](int n, const std::function<void(int)>& task) {
+      std::vector<std::thread> threads;
+      for (int t = 0; t < n; ++t) threads.emplace_back([&tasks, &task, t] { task(t), ++tasks; });
+      for (std::thread& thread : threads) thread.join();
+    };
+    CHECK(dycl::SetParallel(module, parallel, 3).ok());
+    dycl::Result<dycl::Session> session = module.NewSession();
+    Image image(1);
+    CHECK(session.value().Run({dycl::Tensor(image.tensor), dycl::Int(0)}).ok());
+    CHECK(First(session.value()) == 2 * (1 + 10) && tasks > 0);
+    CHECK(dycl::SetParallel(module, nullptr, 0).ok());
+    std::this_thread::yield();
+  }
 }
 
 // Two sessions that compute in one arena of the caller, one after the other, into tensors of
@@ -323,6 +355,7 @@ int main(int argc, char** argv) {
   CHECK(module.value().Inputs().size() == 2 && module.value().Inputs()[0].bytes() == 16);
   std::thread threads[4];
   for (int t = 0; t < 4; ++t) threads[t] = std::thread(Work, std::cref(module.value()), t);
+  ThreadsOfTheProgram(module.value());
   for (std::thread& thread : threads) thread.join();
   MemoryOfTheCaller(module.value());
   std::thread others[2];

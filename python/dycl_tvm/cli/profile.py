@@ -61,6 +61,9 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--max-trips", type=positive, default=1, metavar="N", help="of those with up to N trips through a loop (default 1)"
     )
+    command.add_argument(
+        "--every", type=positive, default=1, metavar="N", help="time kernels in one of N runs only, for small networks (default 1: in all)"
+    )
     command.add_argument("--bound", type=_part, metavar="P", help="bound the latency: at most a part 1 - P of the runs takes longer")
     command.add_argument("--confidence", type=_part, default=0.95, metavar="C", help="how sure a bound is to hold (default 0.95)")
     command.add_argument("--hold-out", type=positive, metavar="K", help="check the bounds against K more runs")
@@ -89,7 +92,7 @@ def _handle(args: argparse.Namespace) -> int:
     check_output(args.output)
     module = load(args.library, find_params(args.library, args.weights or args.params), num_threads=args.threads)
     inputs = _inputs(args, module.metadata)
-    profile = _record(module, islice(inputs, args.repeat))
+    profile = _record(module, islice(inputs, args.repeat), args.every)
     print("\n".join(tables(profile, args.rows)))
     listing = list_paths(flow_of_artifact(module.metadata), args.limit, args.max_trips)
     for line in _estimates(profile, listing, args.rows):
@@ -98,7 +101,7 @@ def _handle(args: argparse.Namespace) -> int:
         profile.save(args.output)
         print(f"wrote {args.output}", file=sys.stderr)
     if args.bound is not None:
-        held_out = _record(module, islice(inputs, args.hold_out)) if args.hold_out else None
+        held_out = _record(module, islice(inputs, args.hold_out), args.every) if args.hold_out else None
         for line in _bounds(profile, listing, args, held_out):
             print(line)
     return OK
@@ -113,13 +116,13 @@ def _inputs(args: argparse.Namespace, metadata: dict[str, Any]) -> Iterator[list
     return cycle([make_inputs(metadata, [], args.seed + k, args.int_high) for k in range(min(args.repeat, _RANDOM_INPUTS))])
 
 
-def _record(module: Module, calls: Iterator[list[Any]]) -> Recording:
+def _record(module: Module, calls: Iterator[list[Any]], every: int) -> Recording:
     """Run the network on the leaves of calls; after one that ends in an error it begins in its initial state."""
     from dycl_tvm.cli.arrays import as_call
 
     given = [as_call(module.metadata, leaves) for leaves in calls]
     _run(module, *given[0])  # memory that is touched for the first time is not what is measured
-    with module.profile() as profile:
+    with module.profile(every=every) as profile:
         for k, (positional, named) in enumerate(given):
             _run(module, positional, named)
             if k % 16 == 0:

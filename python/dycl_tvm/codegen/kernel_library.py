@@ -10,7 +10,17 @@ from dycl_tvm.compile.program import KernelLibrary
 
 #: What kernels need of the fixed runtime: threads, scratch memory, a place for errors.
 _RUNTIME = frozenset(
-    ("thread_pool.o", "thread_settings.o", "process_pool.o", "worker.o", "log.o", "workspace.o", "host_process.o", "error.o")
+    (
+        "thread_pool.o",
+        "thread_settings.o",
+        "process_pool.o",
+        "callers_threads.o",
+        "worker.o",
+        "log.o",
+        "workspace.o",
+        "host_process.o",
+        "error.o",
+    )
 )
 
 

@@ -214,7 +214,7 @@ class Module(LastCall):
         """
         return Bound(self._run, Targets(self.metadata, out, direct))
 
-    def profile(self, capacity: int = CAPACITY) -> Recording:
+    def profile(self, capacity: int = CAPACITY, every: int = 1) -> Recording:
         """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.
 
         A call allocates nothing for it in the library; it takes two looks at the clock more, and one for each kernel and decision.
@@ -224,6 +224,9 @@ class Module(LastCall):
         capacity : int
             Events for which there is room: one for each kernel and each decision, and two for each call. Where there is none the
             oldest are lost, which the profile counts. :meth:`~dycl_tvm.runtime.profile.Recording.collect` makes room.
+        every : int
+            Of so many runs one, chosen by chance, is timed inside; of the others times and paths alone are taken down. Small networks are
+            slowed down less so (docs/profiling.md).
 
         Returns
         -------
@@ -241,7 +244,7 @@ class Module(LastCall):
             with self._call():
                 yield None if self._model is None else self._session
 
-        return Recording(self._library, self.metadata, session, self._rings, capacity)
+        return Recording(self._library, self.metadata, session, self._rings, capacity, every)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_ms: float, into: Targets | None = None) -> Any:
         caller = self._caller

@@ -1,6 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include <dlfcn.h>
 #include <dycl/module.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "../json.h"
 #include "files.h"
@@ -203,6 +205,42 @@ Status SetThreadOptions(const Module& module, const DyclThreadOptions* options) 
   const DyclApi* api = module.api();
   if (!HAS(api, set_thread_options)) return Missing("set_thread_options");
   return api->set_thread_options(options) == DYCL_OK ? Status() : LastError(api);
+}
+
+namespace {
+
+pthread_mutex_t g_parallel_mutex = PTHREAD_MUTEX_INITIALIZER;
+ParallelFor* g_parallel = nullptr;
+
+int32_t CallParallel(void* user, DyclTask task, void* data, int32_t n) {
+  try {
+    (*static_cast<ParallelFor*>(user))(n, [task, data](int32_t k) { task(data, k); });
+    return 0;
+  } catch (...) {
+    return 1;
+  }
+}
+
+}  // namespace
+
+Status SetParallel(const Module& module, ParallelFor function, int32_t num_threads) {
+  const DyclApi* api = module.api();
+  if (!HAS(api, set_parallel)) return Missing("set_parallel");
+  std::unique_ptr<ParallelFor> made;
+  if (function) {
+    made.reset(new (std::nothrow) ParallelFor(std::move(function)));
+    if (made == nullptr) return OutOfMemory();
+  }
+  pthread_mutex_lock(&g_parallel_mutex);
+  const bool set =
+      api->set_parallel(made ? CallParallel : nullptr, made.get(), num_threads) == DYCL_OK;
+  if (set) {
+    ParallelFor* before = g_parallel;
+    g_parallel = made.release();
+    made.reset(before);
+  }
+  pthread_mutex_unlock(&g_parallel_mutex);
+  return set ? Status() : LastError(api);
 }
 
 std::string Module::Metadata() const { return api_->metadata(); }
@@ -409,13 +447,14 @@ Status Session::SetState(const std::string& state) {
                                                                           : LastError(api_);
 }
 
-Status Session::StartProfile(DyclEvent* events, size_t capacity) {
+Status Session::StartProfile(DyclEvent* events, size_t capacity, uint32_t every) {
   if (!HAS(api_, profile_start)) return Missing("profile_start");
   DyclProfileOptions options;
   memset(&options, 0, sizeof(options));
   options.struct_size = sizeof(options);
   options.events = events;
   options.capacity = capacity;
+  options.every = every;
   return api_->profile_start(session_, &options) == DYCL_OK ? Status() : LastError(api_);
 }
 

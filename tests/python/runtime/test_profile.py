@@ -18,7 +18,7 @@ from dycl_tvm.errors import DeadlineError, RunError, UsageError
 from dycl_tvm.runtime import Module, load
 from dycl_tvm.runtime.profile import Profile, load_profile
 from dycl_tvm.runtime.profile.quantiles import allowed, clustering, quantile, runs_needed, upper_bound
-from dycl_tvm.runtime.profile.ring import CALL, DECISION, RUN, START, runs_of
+from dycl_tvm.runtime.profile.ring import CALL, DECISION, RUN, START, RecordedRun, runs_of
 
 X = np.arange(4, dtype="float32")
 SUM = (X + [10, 20, 30, 40]) * 2
@@ -260,3 +260,66 @@ def test_a_bound_holds_as_often_as_it_says() -> None:
         bound = upper_bound(sorted(generator.exponential(size=60).tolist()), p, confidence)
         low += bound is not None and bound.value < true
     assert 0.1 < low / cases < 0.2 + 3 * (0.2 * 0.8 / cases) ** 0.5
+
+
+def test_counts_are_exact_where_some_runs_are_timed(zoo: Module, tmp_path: Path) -> None:
+    inputs = [0, 9, 1] * 40
+    profiles = []
+    for every in (1, 4):
+        with zoo.profile(every=every) as p:
+            for n in inputs:
+                zoo(X, n)
+        profiles.append(p)
+    full, some = profiles
+    assert (full.timed, some.runs, some.timed, some.cut) == (120, 120, 30, 0)
+    assert some.edges == full.edges
+    counts = [{row.name: row.runs for row in p.by_kernel()} for p in profiles]
+    assert counts[0] == counts[1]
+    for p in profiles:
+        assert {b: n for b, (n, _) in p.block_runs().items()} == {b: n for b, (n, _) in full.block_runs().items()}
+        assert [(path.key, path.kernels, len(path.times)) for path in p.paths()] == [(q.key, q.kernels, 40) for q in full.paths()]
+    # inputs that come in turns are all met, also where as many runs as there are turns make a group
+    with zoo.profile(every=3) as p:
+        for n in inputs:
+            zoo(X, n)
+    assert p.timed == 40
+    assert len({tuple(number for number, *_ in run.calls) for run in p.last_runs}) == 3
+    # a run that was not timed inside lets no time of a kernel be known
+    assert sum(row.timed for row in some.by_kernel()) == sum(len(some.call_times(k)) for k in range(len(zoo.metadata["calls"])))
+    assert "30 of these were timed inside" in str(some)
+    assert "timed inside" not in str(full)
+    some.save(str(tmp_path / "trace.json"))
+    again = load_profile(str(tmp_path / "trace.json"))
+    assert (again.timed, again.by_kernel(), again.by_block()) == (30, some.by_kernel(), some.by_block())
+
+
+def test_totals_are_those_of_the_timed_runs_as_far_as_runs_are_alike(zoo: Module) -> None:
+    def run(n: int, took: int, timed: bool) -> RecordedRun:
+        with zoo.profile() as p:
+            zoo(X, n)
+        (one,) = p.last_runs
+        decisions = [(d, choice, took) for d, choice, _ in one.decisions]
+        calls = [(number, 0, took) for number, *_ in one.calls[:1]] + [(number, took, took) for number, *_ in one.calls[1:]]
+        return RecordedRun(0, 0, took, one.site, calls if timed else [], decisions, timed)
+
+    p = Profile(zoo.metadata)
+    p.add([run(1, 100, True), run(1, 300, False), run(1, 200, True), run(0, 50, False)])
+    rows = {row.name: row for row in p.by_kernel()}
+    first = zoo.metadata["kernels"][zoo.metadata["calls"][run(1, 1, True).calls[0][0]]["kernel"]]["symbol"]
+    # two calls in each of three runs, two of which were timed, 100 and 200
+    assert (rows[first].runs, rows[first].total, rows[first].p99, rows[first].timed) == (6, 300 * 3 // 2, 200, 4)
+    assert (p.runs, p.timed, p.total) == (4, 2, 650)
+    assert p.paths()[0].times == [100, 200, 300]
+    never = [row for row in rows.values() if row.timed == 0]
+    assert never
+    assert all(row.runs and not row.total and not row.p50 for row in never)
+
+
+def test_a_run_of_more_decisions_than_are_kept_is_told_of_where_it_is_timed(zoo: Module) -> None:
+    with zoo.profile(every=3) as p:
+        for n in (5000, 5000, 5000, 0):  # the first of them is timed
+            zoo(X, n)
+    assert (p.runs - p.timed, p.cut) in ((1, 2), (0, 2))
+    assert f"{p.cut} runs whose end alone is left" in str(p)
+    with pytest.raises(UsageError, match="from 1 on"):
+        zoo.profile(every=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ class Row:
         The part of the time of all runs.
     p50, p99 : int
         Of one time; 0 where only the total is known.
+    timed : int
+        How many times these are of.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Row:
     share: float
     p50: int = 0
     p99: int = 0
+    timed: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,11 @@ class Profile:
         Runs that ended in an error, and runs whose first events were lost: they are in no table.
     lost : int
         Events for which the ring had no room.
+    timed : int
+        How many of the runs were timed inside. How often something ran is known of all; what it took in all is told of these, as much as if
+        it had taken the same in the others.
     last_runs : deque of RecordedRun
+        Of those that were timed inside.
     edges : Counter
         How often each edge was taken: from (block, block).
     """
@@ -112,6 +119,8 @@ class Profile:
         self._inputs: array[int] = array("q")
         self._calls: dict[int, array[int]] = {}
         self._blocks: Counter[int] = Counter()
+        self._timed_blocks: Counter[int] = Counter()  # of the runs that were timed inside
+        self.timed = 0
         self._host: Counter[int] = Counter()
         self._stretches: dict[int, array[int]] = {}
         self._going_on: dict[int, array[int]] = {}
@@ -138,26 +147,39 @@ class Profile:
         key = tuple((d, choice) for d, choice, _ in run.decisions)
         self._paths.setdefault((key, site), array("q")).append(run.end - run.begin)
         self._inputs.append(run.started - run.begin)
+        for head, target in self._ways(key):
+            stretch = self.stretches[head]
+            self._blocks.update(stretch.blocks)
+            self.edges.update(zip(stretch.blocks, stretch.blocks[1:]))
+            if target is not None:
+                self.edges[stretch.blocks[-1], target] += 1
+        if run.timed:
+            self._add_times(run, self.heads(key))
+
+    def _ways(self, key: Key) -> Iterator[tuple[int, int | None]]:
+        """Yield each stretch of a path and the one behind it."""
+        heads = self.heads(key)
+        yield from zip(heads, [*heads[1:], None])
+
+    def _add_times(self, run: RecordedRun, heads: list[int]) -> None:
         for number, begin, end in run.calls:
             self._calls.setdefault(number, array("q")).append(end - begin)
-        head, start, k = 0, run.started, 0
+        start, k = run.started, 0
         longest: dict[int, int] = {}
-        for _, choice, at in [*run.decisions, (0, 0, run.end)]:
-            stretch = self.stretches[head]
+        for head, at in zip(heads, [*(at for _, _, at in run.decisions), run.end]):
+            blocks = self.stretches[head].blocks
             in_kernels = 0
             while k < len(run.calls) and run.calls[k][2] <= at:
                 in_kernels += run.calls[k][2] - run.calls[k][1]
                 k += 1
-            self._blocks.update(stretch.blocks)
-            self._host[stretch.blocks[-1]] += at - start - in_kernels
-            self.edges.update(zip(stretch.blocks, stretch.blocks[1:]))
+            self._timed_blocks.update(blocks)
+            self._host[blocks[-1]] += at - start - in_kernels
             longest[head] = max(longest.get(head, 0), at - start)
-            if stretch.targets:
-                self.edges[stretch.blocks[-1], stretch.targets[choice]] += 1
-                head, start = stretch.targets[choice], at
+            start = at
         for number, took in longest.items():
             self._stretches.setdefault(number, array("q")).append(took)
         self._note_going_on(run)
+        self.timed += 1
         self.last_runs.append(run)
 
     def _note_going_on(self, run: RecordedRun) -> None:
@@ -263,7 +285,12 @@ class Profile:
         total = Counter(self._host)
         for number, times in self._calls.items():
             total[self._block_of[number]] += sum(times)
-        return {block: (n, total[block]) for block, n in self._blocks.items()}
+        return {block: (n, self._of_all(block, total[block])) for block, n in self._blocks.items()}
+
+    def _of_all(self, block: int, took: int) -> int:
+        """Return what a part of a block took in all runs, by what it took in those timed inside; 0 where none of them came there."""
+        timed = self._timed_blocks[block]
+        return took * self._blocks[block] // timed if timed else 0
 
     def block_name(self, block: int) -> str:
         """Return a block in the user's terms."""
@@ -272,13 +299,19 @@ class Profile:
 
     def _rows(self, group: Callable[[int], Hashable], name: Callable[[Any], str]) -> list[Row]:
         found: dict[Any, array[int]] = {}
-        for number, times in self._calls.items():
-            found.setdefault(group(number), array("q")).extend(times)
+        counts: Counter[Any] = Counter()
+        took: Counter[Any] = Counter()
+        for number, block in enumerate(self._block_of):
+            if self._blocks[block]:
+                part, times = group(number), self._calls.get(number, array("q"))
+                found.setdefault(part, array("q")).extend(times)
+                counts[part] += self._blocks[block]
+                took[part] += self._of_all(block, sum(times))
         rows, total = [], self.total
         for part, times in found.items():
             ordered = sorted(times)
-            took = sum(ordered)
-            rows.append(Row(name(part), len(ordered), took, _part(took, total), quantile(ordered, 0.5), quantile(ordered, 0.99)))
+            p50, p99 = (quantile(ordered, p) if ordered else 0 for p in (0.5, 0.99))
+            rows.append(Row(name(part), counts[part], took[part], _part(took[part], total), p50, p99, len(ordered)))
         return sorted(rows, key=lambda row: -row.total)
 
     def _lines(self, numbers: tuple[int, ...]) -> str:
@@ -303,6 +336,8 @@ class Profile:
             "stretches": [[head, list(times)] for head, times in self._stretches.items()],
             "going_on": [[decision, list(times)] for decision, times in self._going_on.items()],
             "blocks": [[block, n, self._host[block]] for block, n in self._blocks.items()],
+            "timed": self.timed,
+            "timed_blocks": [[block, n] for block, n in self._timed_blocks.items()],
             "edges": [[source, target, n] for (source, target), n in self.edges.items()],
         }
 
@@ -327,6 +362,9 @@ class Profile:
         profile._going_on = {decision: array("q", times) for decision, times in data["going_on"]}
         for block, n, host in data["blocks"]:
             profile._blocks[block], profile._host[block] = n, host
+        # All were timed inside when a profile did not tell.
+        profile.timed = data.get("timed", profile.runs)
+        profile._timed_blocks.update(dict(data.get("timed_blocks", profile._blocks)))
         profile.edges.update({(source, target): n for source, target, n in data["edges"]})
         return profile
 

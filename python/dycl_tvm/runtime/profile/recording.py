@@ -31,6 +31,8 @@ class Recording(Profile):
         Keeps what a session writes to as long as the session.
     capacity : int
         Events between two collections for which there is room.
+    every : int
+        Of so many runs one is timed inside.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class Recording(Profile):
         session: Callable[[], AbstractContextManager[ctypes.c_void_p | None]],
         rings: list[Ring],
         capacity: int = CAPACITY,
+        every: int = 1,
     ) -> None:
         super().__init__(metadata)
-        self._ring, self._session, self._rings = Ring(library, capacity), session, rings
+        self._ring, self._session, self._rings = Ring(library, capacity, every), session, rings
 
     def __enter__(self) -> Recording:
         with self._session() as session:

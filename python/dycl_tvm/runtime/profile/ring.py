@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator
-from ctypes import POINTER, byref, c_int32, c_size_t, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_int32, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ _FAILED = 0xFFFFFFFF
 class _Options(ctypes.Structure):
     """``DyclProfileOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("events", c_void_p), ("capacity", c_size_t)]
+    _fields_ = [("struct_size", c_size_t), ("events", c_void_p), ("capacity", c_size_t), ("every", c_uint32), ("reserved", c_uint32)]
 
 
 class Ring:
@@ -35,6 +35,8 @@ class Ring:
     library : ctypes.CDLL
     capacity : int
         How many events there is room for. The oldest make room for others.
+    every : int
+        Of so many runs one is timed inside.
 
     Attributes
     ----------
@@ -42,19 +44,21 @@ class Ring:
         Events that have made room, unread.
     """
 
-    def __init__(self, library: ctypes.CDLL, capacity: int) -> None:
+    def __init__(self, library: ctypes.CDLL, capacity: int, every: int) -> None:
         if capacity <= 0:
             raise UsageError(f"a profile needs room for events, got {capacity}")
+        if not 1 <= every < 2**32:
+            raise UsageError(f"of how many runs one is timed is a number from 1 on, got {every}")
         if not hasattr(library, "dycl_profile_start"):
             raise UsageError("the library was built before there were profiles; build the model again")
-        self._library = library
+        self._library, self._every = library, every
         self._events = np.zeros(capacity, EVENT)
         self._read = np.zeros(capacity, EVENT)
         self.lost = self._lost_before = 0
 
     def start(self, session: c_void_p) -> None:
         """Let the session write events from its next run on."""
-        options = _Options(sizeof(_Options), self._events.ctypes.data, len(self._events))
+        options = _Options(sizeof(_Options), self._events.ctypes.data, len(self._events), self._every)
         self._do("dycl_profile_start", [c_void_p, POINTER(_Options)], session, byref(options))
         self._lost_before = self.lost  # the session counts from its start on
 
@@ -90,6 +94,8 @@ class RecordedRun:
         Kernel calls in order: number, begin and end.
     decisions : list of (int, int, int)
         Decisions in order: number, choice, when.
+    timed : bool
+        Whether it was timed inside. Otherwise nothing is known of its kernels, nor when decisions were taken.
     """
 
     begin: int
@@ -98,6 +104,7 @@ class RecordedRun:
     site: int | None = None
     calls: list[tuple[int, int, int]] = field(default_factory=list)
     decisions: list[tuple[int, int, int]] = field(default_factory=list)
+    timed: bool = True
 
 
 def runs_of(events: Iterable[Any]) -> Iterator[RecordedRun | None]:
@@ -106,7 +113,7 @@ def runs_of(events: Iterable[Any]) -> Iterator[RecordedRun | None]:
     headless = False
     for begin, end, kind, index, choice, _ in events:
         if kind == START:
-            run, headless = RecordedRun(begin, end), False
+            run, headless = RecordedRun(begin, end, timed=choice == 0), False
         elif run is None:
             headless = True
         elif kind == CALL:

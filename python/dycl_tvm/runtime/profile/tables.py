@@ -35,9 +35,11 @@ def heading(profile: Profile) -> Iterator[str]:
     """Yield what the profile is of, and what is missing."""
     runs = profile.runs
     yield f"{profile.metadata['name']}: {runs} runs, " + (f"{micros(profile.total / runs)} µs on average" if runs else "none ended well")
+    if profile.timed < runs:
+        yield f"{profile.timed} of these were timed inside: totals and shares are estimated from them but for paths; counts are exact"
     if profile.failed:
         yield f"{profile.failed} runs ended in an error and are not counted"
-    if profile.lost:
+    if profile.lost or profile.cut:
         yield f"{profile.lost} events were lost: {profile.cut} runs whose end alone is left, and runs of which nothing is, are not counted"
 
 
@@ -45,7 +47,7 @@ def table(title: str, rows: Sequence[Row], most: int = MOST) -> Iterator[str]:
     """Yield the lines of one table."""
     yield f"{'share':>6} {'total ms':>10} {'times':>8} {'p50 µs':>10} {'p99 µs':>10}  {title}"
     for row in rows[:most]:
-        one = f"{_quantile(row.p50, 0.5, row.runs)} {_quantile(row.p99, 0.99, row.runs)}" if row.p50 or row.p99 else f"{'':21}"
+        one = f"{_quantile(row.p50, 0.5, row.timed)} {_quantile(row.p99, 0.99, row.timed)}" if row.p50 or row.p99 else f"{'':21}"
         yield f"{row.share:6.1%} {row.total / 1e6:10.3f} {row.runs:8} {one}  {_short(row.name)}"
     rest = rows[most:]
     if rest:

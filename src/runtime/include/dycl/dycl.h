@@ -199,7 +199,10 @@ typedef struct {
 
 /** What an event of a profile tells. */
 enum DyclEventKind {
-  /** A run begins: begin_ns is when it was called, end_ns when its inputs were bound. */
+  /** A run begins: begin_ns is when it was called, end_ns when its inputs were bound. `choice` is 1
+   * where the run is not timed inside (DyclProfileOptions.every): it has no DYCL_EVENT_CALL then,
+   * and its decisions have the time of its end. If it took more than 4096 decisions there is no
+   * such event, and none of decisions. */
   DYCL_EVENT_START = 0,
   /** A kernel ran; `index` is the call, an index into "calls" of the metadata. Calls that follow
    * each other share the moment between them. */
@@ -229,6 +232,11 @@ typedef struct {
    */
   DyclEvent* events;
   size_t capacity;
+  /** In how many runs one is chosen, by chance, whose kernels and decisions are timed; 0 and 1: all
+   * are. The others are told without their kernels, and cost two looks at the clock more than
+   * without a profile. The first run is timed. */
+  uint32_t every;
+  uint32_t reserved;
 } DyclProfileOptions;
 
 /** Returns DYCL_ABI_VERSION of the model. */
@@ -271,6 +279,29 @@ DYCL_API int32_t dycl_unload(DyclModel* model);
  * as 0-3,8) and DYCL_NICE say. Where the system refuses a priority it is a text of
  * DYCL_LOG_WARNING. */
 DYCL_API int32_t dycl_set_thread_options(const DyclThreadOptions* options);
+
+/** Runs the k-th task of a kernel on the thread that calls. */
+typedef void (*DyclTask)(void* data, int32_t k);
+
+/** A parallel loop of the program's: calls task(data, k) once for each k from 0 to n - 1, in any
+ * order and in any threads, also at the same time or all in one, and returns 0 when all of them
+ * have returned. Another number ends the run of the session in an error. It may have been called by
+ * several threads at once, one for each session that runs. No exception may leave it. */
+typedef int32_t (*DyclParallelFor)(void* user, DyclTask task, void* data, int32_t n);
+
+/** Has all libraries of the process run their parallel kernels by a function of the program, in
+ * place of the threads that they share; these are not made then. `num_threads`, from 1 to 256, is
+ * how many parts a kernel is cut into. With NULL they use their own threads again, and so they do
+ * in a child of fork(). Sessions that were given a number of threads go on with it.
+ *
+ * When this returns, the function that was there before is not called any more; the runs go on.
+ * DYCL_ERROR_USAGE where a task or the function itself calls this. No other thread may make the
+ * first model of a library meanwhile.
+ *
+ * Where the function has returned, and tasks were not run, or were still running, or were run
+ * twice, or there are no such, the run ends in an error. A task that is begun after that uses
+ * memory that is gone. */
+DYCL_API int32_t dycl_set_parallel(DyclParallelFor function, void* user, int32_t num_threads);
 
 /** Tells the sizes of a model. */
 DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
@@ -508,6 +539,7 @@ typedef struct {
   int32_t (*session_set_cuda_stream)(DyclSession*, int32_t, void*);
   int32_t (*unload)(DyclModel*);
   int32_t (*set_thread_options)(const DyclThreadOptions*);
+  int32_t (*set_parallel)(DyclParallelFor, void*, int32_t);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

@@ -223,9 +223,10 @@ class Session {
   Status SetState(const std::string& state);
   /*!
    * \brief Records runs from now on in a ring of events that lives until StopProfile(): see
-   * dycl_profile_start(). For models that run on the CPU.
+   * dycl_profile_start(). For models that run on the CPU. `every`: of so many runs one is timed
+   * inside.
    */
-  Status StartProfile(DyclEvent* events, size_t capacity);
+  Status StartProfile(DyclEvent* events, size_t capacity, uint32_t every = 1);
   /*! \brief Takes the oldest events out of the ring; the result is how many. `lost`: how many have
    * had to make room for others. */
   Result<size_t> ReadProfile(DyclEvent* events, size_t capacity, uint64_t* lost = nullptr);
@@ -305,6 +306,20 @@ class Module {
  * dycl_set_thread_options() does; nullptr: as the environment says.
  */
 Status SetThreadOptions(const Module& module, const DyclThreadOptions* options);
+
+/*!
+ * \brief A parallel loop of the program's: calls task(k) once for each k from 0 to n - 1, in any
+ * threads, and returns when all of them have returned. Where it throws, the run ends in an error;
+ * also then no task may be running or be begun any more.
+ */
+typedef std::function<void(int32_t n, const std::function<void(int32_t k)>& task)> ParallelFor;
+
+/*!
+ * \brief Has all libraries of the process run parallel kernels by a function of the program, as
+ * dycl_set_parallel() does; an empty one: by their own threads again. When it returns, the function
+ * that was there before is gone.
+ */
+Status SetParallel(const Module& module, ParallelFor function, int32_t num_threads);
 
 /*!
  * \brief Checks a library without loading it: checksum, version, and that this machine can run it.
