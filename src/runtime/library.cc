@@ -9,6 +9,7 @@
 #include "log.h"
 #include "process_pool.h"
 #include "session.h"
+#include "worker.h"
 #include "workspace.h"
 
 namespace __gnu_cxx {
@@ -72,17 +73,26 @@ int32_t HoldLibrary() {
 
 bool LibraryIsHeld() { return g_held.load(); }
 
-int32_t Unload(DyclModel* model) {
-  Lock lock;
+static int32_t CheckUnused(const DyclModel* model) {
   const int32_t models = g_living.models.load() - (model != nullptr ? 1 : 0);
   const int32_t sessions = g_living.sessions.load(), tensors = g_living.tensors.load();
-  if (models != 0 || sessions != 0 || tensors != 0) {
+  if (models == 0 && sessions == 0 && tensors == 0) return DYCL_OK;
+  return UsageError(
+      "the library of '%s' is in use by %d sessions, %d other models and %d tensors; destroy them "
+      "before it is unloaded",
+      kProgram.name, sessions, models, tensors);
+}
+
+int32_t Unload(DyclModel* model) {
+  if (int32_t status = CheckUnused(model)) return status;
+  if (!JoinEndedWorkers()) {
     return UsageError(
-        "the library of '%s' is in use by %d sessions, %d other models and %d tensors; destroy "
-        "them "
-        "before it is unloaded",
-        kProgram.name, sessions, models, tensors);
+        "the library of '%s' has called the function that unloads it; unload it in another thread, "
+        "or once the function has returned",
+        kProgram.name);
   }
+  Lock lock;
+  if (int32_t status = CheckUnused(model)) return status;
   if (model != nullptr) model->Release();
   if (!g_held.load()) return DYCL_OK;
   SetLog(nullptr, nullptr, DYCL_LOG_PRINT);

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +20,10 @@ from dycl_tvm.runtime.log import forget_log
 _lock = threading.RLock()
 #: By the handles of the system's loader, each opened once.
 _open: dict[int, Library] = {}
-#: By the same handles, how many threads are making something of a library.
-_makers: Counter[int] = Counter()
+#: Who waits that no other thread makes something.
+_made = threading.Condition(_lock)
+#: By the same handles, the threads that are making something of a library, each as often as it does.
+_makers: defaultdict[int, list[int]] = defaultdict(list)
 
 
 #: What is done with each library that is opened from now on.
@@ -92,13 +94,14 @@ def making(library: Library) -> Iterator[None]:
     """Keep a library in memory while something is made of it."""
     with _lock:
         library.dycl_metadata  # noqa: B018  # it may have been unloaded
-        handle = library._handle
-        _makers[handle] += 1
+        threads, this = _makers[library._handle], threading.get_ident()
+        threads.append(this)
     try:
         yield
     finally:
         with _lock:
-            _makers[handle] -= 1
+            threads.remove(this)
+            _made.notify_all()
 
 
 def destroy(function: Callable[[ctypes.c_void_p], None], handle: ctypes.c_void_p) -> None:
@@ -134,10 +137,24 @@ def _close(handle: int) -> None:
     close(handle)
 
 
+def _others_make() -> bool:
+    return any(thread != threading.get_ident() for threads in _makers.values() for thread in threads)
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is in the system's loader: in the child nobody would give its locks back."""
+    _lock.acquire()
+    _made.wait_for(lambda: not _others_make())
+
+
+def _after_fork() -> None:
+    _lock.release()
+
+
 def _forked() -> None:
-    global _lock
+    global _lock, _made
     _lock = threading.RLock()
-    _makers.clear()
+    _made = threading.Condition(_lock)
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
