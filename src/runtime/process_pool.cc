@@ -157,18 +157,16 @@ class UseOfPool {
   PoolHost* host_ = nullptr;
 };
 
-// The other threads are in the parent: nobody looks at anything any more.
-void AfterForkInChild() {
+}  // namespace
+
+// Nobody looks at anything any more.
+void ForkedProcessPool() {
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);
   Ours().users.store(0);
 }
 
-}  // namespace
-
 void JoinProcessPool() {
-  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  static_cast<void>(at_fork);
   // How threads run was said to those that were there.
   if (PoolHost* other = PinOne(nullptr, 0)) {
     ThreadSettings settings;

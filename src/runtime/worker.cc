@@ -64,12 +64,6 @@ struct Worker::Ended {
     return false;
   }
 
-  // In a child of fork() the others do not exist, nor does who would give the mutex back.
-  static void AfterForkInChild() {
-    mutex = PTHREAD_MUTEX_INITIALIZER;
-    Forget([](pthread_t thread) { return pthread_equal(thread, pthread_self()) == 0; });
-  }
-
   static void Add(std::unique_ptr<Ended> one) {
     pthread_mutex_lock(&mutex);
     one->next = first;
@@ -80,8 +74,6 @@ struct Worker::Ended {
   // A thread that has returned keeps its stack until it is joined.
   static void JoinReturned() {
     pthread_mutex_lock(&mutex);
-    static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
-    static_cast<void>(at_fork);
     Forget([](pthread_t thread) { return pthread_tryjoin_np(thread, nullptr) == 0; });
     pthread_mutex_unlock(&mutex);
   }
@@ -89,6 +81,12 @@ struct Worker::Ended {
 
 pthread_mutex_t Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
 Worker::Ended* Worker::Ended::first = nullptr;
+
+void ForkedWorkers() {
+  Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
+  Worker::Ended::Forget(
+      [](pthread_t thread) { return pthread_equal(thread, pthread_self()) == 0; });
+}
 
 bool JoinEndedWorkers() {
   while (true) {

@@ -17,6 +17,8 @@ bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument);
 // Waits until the threads that have ended their own workers are out of the library's code, which
 // they return through. False, without waiting, on such a thread.
 bool JoinEndedWorkers();
+// In a child of fork(), called by library.cc.
+void ForkedWorkers();
 
 class Worker {
  public:
@@ -43,6 +45,7 @@ class Worker {
   struct State;  // outlives this object where a job ends it
   struct Ended;  // a thread that has ended its own worker, and that nobody has joined yet
   friend bool JoinEndedWorkers();
+  friend void ForkedWorkers();
   Worker();
   static void* Main(void* state);
 

@@ -25,6 +25,8 @@ _made = threading.Condition(_lock)
 #: By the same handles, the threads that are making something of a library, each as often as it does.
 _makers: defaultdict[int, list[int]] = defaultdict(list)
 
+#: How often none is to be unloaded: a signal handler comes past the lock.
+_kept = 0
 
 #: What is done with each library that is opened from now on.
 _for_all: Callable[[Library], None] | None = None
@@ -66,10 +68,17 @@ def open_library(path: str) -> Library:
             _close(library._handle)
             return known
         capi.declare(library, path)
-        _open[library._handle] = library
         if _for_all is not None and not library.is_older:
-            _for_all(library)
-        return library
+            try:
+                _for_all(library)
+            except UsageError:
+                library.dycl_unload(None)
+                _close(library._handle)
+                raise
+        known = _open.setdefault(library._handle, library)  # a signal handler may have loaded it meanwhile
+        if known is not library:
+            _close(library._handle)
+        return known
 
 
 def for_all(do: Callable[[Library], None]) -> None:
@@ -85,8 +94,13 @@ def for_all(do: Callable[[Library], None]) -> None:
 @contextmanager
 def none_is_unloaded() -> Iterator[None]:
     """Keep all libraries in memory meanwhile; for a moment only."""
+    global _kept
     with _lock:
-        yield
+        _kept += 1
+        try:
+            yield
+        finally:
+            _kept -= 1
 
 
 @contextmanager
@@ -122,12 +136,21 @@ def unload(library: Library) -> None:
         handle = library._handle
         if _open.get(handle) is not library:
             return
-        if _makers[handle]:
-            raise UsageError(f"the library '{library._name}' cannot be unloaded: another thread makes a module of it")
-        capi.check(library, library.dycl_unload(None))
-        forget_log(library)
+        if _kept or _makers[handle]:
+            makes = "a module is being made of it, in another thread or in what a signal handler has interrupted"
+            raise UsageError(f"the library '{library._name}' cannot be unloaded: {makes}")
+        del _open[handle]  # a signal handler in the middle of this loads it anew, and then it is that one's
+        try:
+            capi.check(library, library.dycl_unload(None))
+        except UsageError:
+            if _open.setdefault(handle, library) is not library:
+                library.forget()
+                _close(handle)
+            raise
         library.forget()
-        del _open[handle], _makers[handle]
+        if handle not in _open:
+            forget_log(library)
+            _makers.pop(handle, None)
         _close(handle)
 
 

@@ -65,6 +65,7 @@ class Module(LastCall):
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, destroy, self._library.dycl_session_destroy, self._session)
+        self._free.atexit = False  # daemon threads may be in calls until the process ends
         self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
         self._budgets = Budgets(model.library, model.metadata)
         self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
