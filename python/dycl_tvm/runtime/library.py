@@ -139,7 +139,11 @@ def unload(library: Library) -> None:
         if _kept or _makers[handle]:
             makes = "a module is being made of it, in another thread or in what a signal handler has interrupted"
             raise UsageError(f"the library '{library._name}' cannot be unloaded: {makes}")
-        del _open[handle]  # a signal handler in the middle of this loads it anew, and then it is that one's
+        found = _open.pop(handle, None)
+        if found is not library:  # a signal handler has unloaded it just now, and perhaps loaded it anew
+            if found is not None:
+                _open[handle] = found
+            return
         try:
             capi.check(library, library.dycl_unload(None))
         except UsageError:
