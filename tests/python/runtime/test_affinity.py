@@ -93,7 +93,14 @@ def test_cpus_that_are_not_there_are_no_threads(files: list[str]) -> None:
 
 
 def test_what_cannot_be_is_refused(files: list[str]) -> None:
-    for cpus, nice, words in (([], 0, "there must be a CPU"), ([-1], 0, "0 to 1023"), ([1024], 0, "0 to 1023"), (None, 20, "nice"), ([0], 1.5, "a number"), (["0"], 0, "are numbers")):
+    for cpus, nice, words in (
+        ([], 0, "there must be a CPU"),
+        ([-1], 0, "0 to 1023"),
+        ([1024], 0, "0 to 1023"),
+        (None, 20, "nice"),
+        ([0], 1.5, "a number"),
+        (["0"], 0, "are numbers"),
+    ):
         with pytest.raises(UsageError, match=words):
             set_affinity(cpus, nice)  # type: ignore[arg-type]
     code = """

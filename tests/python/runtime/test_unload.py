@@ -316,7 +316,11 @@ def test_cancel_and_deadline_from_tvm(tmp_path: Path) -> None:
         cancel(7)
     with pytest.raises(ValueError, match="run_within: argument 1 must be a number"):
         module["run_within"](session, "soon", x, 0)
-    for function, number, words in (("set_num_threads", -1, "negative"), ("set_num_threads", -(2**32) + 1, "negative"), ("kernel_runs", 99, "no kernel")):
+    for function, number, words in (
+        ("set_num_threads", -1, "negative"),
+        ("set_num_threads", -(2**32) + 1, "negative"),
+        ("kernel_runs", 99, "no kernel"),
+    ):
         with pytest.raises(ValueError, match=words):
             module[function](session, number)
 
