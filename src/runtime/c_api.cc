@@ -136,7 +136,8 @@ int32_t dycl_set_thread_options(const DyclThreadOptions* options) {
     }
     settings.AddCpu(cpu);
   }
-  if (!dycl::CanRunOn(settings)) return dycl::UsageError("none of these CPUs is the process's");
+  if (!dycl::KeepUsableCpus(&settings))
+    return dycl::UsageError("none of these CPUs is the process's");
   // The library may be in use by nothing yet: then it is kept for those that will be.
   return Guard([&]() -> int32_t {
     if (int32_t status = dycl::HoldLibrary()) return status;

@@ -9,6 +9,9 @@
 #include "log.h"
 #include "process_pool.h"
 #include "session.h"
+#include "thread_pool.h"
+#include "thread_settings.h"
+#include "worker.h"
 #include "workspace.h"
 
 namespace __gnu_cxx {
@@ -31,8 +34,21 @@ struct Lock {
   ~Lock() { pthread_mutex_unlock(&g_mutex); }
 };
 
-// In a child of fork() nobody is there who would give the mutex back.
-void AfterForkInChild() { g_mutex = PTHREAD_MUTEX_INITIALIZER; }
+// In a child of fork() this thread is alone: nobody is there who would give a mutex back, or goes
+// on with what another thread has begun.
+void AfterForkInChild() {
+  g_mutex = PTHREAD_MUTEX_INITIALIZER;
+  ForkedLog();
+  ForkedProcessPool();
+  ForkedThreadPools();
+  ForkedThreadSettings();
+  ForkedWorkers();
+  ForkedWorkspaces();
+}
+
+// All at once and early: a thread that enters a part at its first run may be in the middle of that
+// when another one forks.
+bool g_knows_forks = false;
 
 // A reference to this library, by which the system's loader leaves it where it is.
 int32_t ReferToSelf(void** self) {
@@ -62,8 +78,8 @@ __attribute__((destructor)) void Leave() {
 int32_t HoldLibrary() {
   Lock lock;
   if (g_held.load()) return DYCL_OK;
-  static bool at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
-  if (!at_fork) return NoMemory("there is no memory to know of fork()");
+  g_knows_forks = g_knows_forks || pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
+  if (!g_knows_forks) return NoMemory("there is no memory to know of fork()");
   if (int32_t status = ReferToSelf(&g_self)) return status;
   JoinProcessPool();
   g_held.store(true);
@@ -72,17 +88,26 @@ int32_t HoldLibrary() {
 
 bool LibraryIsHeld() { return g_held.load(); }
 
-int32_t Unload(DyclModel* model) {
-  Lock lock;
+static int32_t CheckUnused(const DyclModel* model) {
   const int32_t models = g_living.models.load() - (model != nullptr ? 1 : 0);
   const int32_t sessions = g_living.sessions.load(), tensors = g_living.tensors.load();
-  if (models != 0 || sessions != 0 || tensors != 0) {
+  if (models == 0 && sessions == 0 && tensors == 0) return DYCL_OK;
+  return UsageError(
+      "the library of '%s' is in use by %d sessions, %d other models and %d tensors; destroy them "
+      "before it is unloaded",
+      kProgram.name, sessions, models, tensors);
+}
+
+int32_t Unload(DyclModel* model) {
+  if (int32_t status = CheckUnused(model)) return status;
+  if (!JoinEndedWorkers()) {
     return UsageError(
-        "the library of '%s' is in use by %d sessions, %d other models and %d tensors; destroy "
-        "them "
-        "before it is unloaded",
-        kProgram.name, sessions, models, tensors);
+        "the library of '%s' has called the function that unloads it; unload it in another thread, "
+        "or once the function has returned",
+        kProgram.name);
   }
+  Lock lock;
+  if (int32_t status = CheckUnused(model)) return status;
   if (model != nullptr) model->Release();
   if (!g_held.load()) return DYCL_OK;
   SetLog(nullptr, nullptr, DYCL_LOG_PRINT);

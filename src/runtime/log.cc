@@ -16,13 +16,6 @@ DyclLog g_function = nullptr;
 void* g_user = nullptr;
 int32_t g_level = DYCL_LOG_PRINT;
 
-// In a child of fork() nobody is there who would give the mutex back.
-void AfterForkInChild() { g_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
-
-struct AtFork {
-  AtFork() { pthread_atfork(nullptr, nullptr, AfterForkInChild); }
-};
-
 void Write(int32_t level, const char* text, size_t size) {
   if (level > g_level || size == 0) return;
   if (g_function != nullptr) {
@@ -33,6 +26,8 @@ void Write(int32_t level, const char* text, size_t size) {
 }
 
 }  // namespace
+
+void ForkedLog() { g_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
 
 void SetLog(DyclLog function, void* user, int32_t level) {
   pthread_mutex_lock(&g_mutex);
@@ -55,7 +50,6 @@ void Warn(const char* format, ...) {
 }
 
 LogText::LogText(int32_t level) : level_(level) {
-  static AtFork at_fork;
   pthread_mutex_lock(&g_mutex);
   to_stdout_ = g_function == nullptr && level == DYCL_LOG_PRINT;
   // Nor does the program come between the pieces.

@@ -13,6 +13,8 @@ namespace dycl {
 
 // Sets where texts go. When it returns no other thread is in the function of before.
 void SetLog(DyclLog function, void* user, int32_t level);
+// In a child of fork(), called by library.cc.
+void ForkedLog();
 
 // Something that a host may want to know, and that is no error.
 __attribute__((format(printf, 1, 2))) void Warn(const char* format, ...);

@@ -111,6 +111,7 @@ class Args {
       *out = a.v_float64;
       return ++next_, true;
     }
+    if (a.type_index != kTVMFFIInt && a.type_index != kTVMFFIBool) return Wrong("a number");
     if (!Int(&whole)) return false;
     *out = static_cast<double>(whole);
     return true;
@@ -409,6 +410,10 @@ int KernelRuns(Args& args, TVMFFIAny* result) {
   DyclSession* session;
   int64_t k;
   if (!args.Session(&session) || !args.Int(&k)) return Raise();
+  if (k < 0 || k >= kProgram.kernels.size) {
+    UsageError("kernel_runs: there is no kernel %lld", static_cast<long long>(k));
+    return Raise();
+  }
   uint64_t runs = 0;
   for (uint32_t c = 0; c < kProgram.calls.size; ++c) {
     if (kProgram.calls[c].kernel == k) runs += session->frame().call_runs[c];
@@ -421,7 +426,9 @@ int SetNumThreads(Args& args, TVMFFIAny*) {
   DyclSession* session;
   int64_t n;
   if (!args.Session(&session) || !args.Int(&n)) return Raise();
-  return dycl_session_set_num_threads(session, static_cast<int32_t>(n)) == DYCL_OK ? 0 : Raise();
+  // Not the low half of a larger number, which may be 0.
+  const auto threads = static_cast<int32_t>(n < 0 ? -1 : n > INT32_MAX ? INT32_MAX : n);
+  return dycl_session_set_num_threads(session, threads) == DYCL_OK ? 0 : Raise();
 }
 
 int ResetState(Args& args, TVMFFIAny*) {

@@ -217,8 +217,10 @@ void UseCallersOf(PoolHost* other) {
   if (made != nullptr && !g_callers.compare_exchange_strong(none, made)) delete made;
 }
 
+}  // namespace
+
 // The other threads are in the parent: nobody looks at anything any more.
-void AfterForkInChild() {
+void ForkedProcessPool() {
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);
   Ours().users.store(0);
@@ -226,11 +228,7 @@ void AfterForkInChild() {
   g_callers.store(nullptr);
 }
 
-}  // namespace
-
 void JoinProcessPool() {
-  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  static_cast<void>(at_fork);
   // How threads run was said to those that were there.
   if (PoolHost* other = PinOne(nullptr, 0)) {
     ThreadSettings settings;

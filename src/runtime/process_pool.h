@@ -47,6 +47,9 @@ void JoinProcessPool();
 // Leaves. When it returns no other library looks at this one, and its threads have ended.
 void LeaveProcessPool();
 
+// In a child of fork(), called by library.cc.
+void ForkedProcessPool();
+
 // As the functions of ThreadPool do, in the pool of the process.
 int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task);
 int ProcessPoolThreads();

@@ -46,21 +46,15 @@ void FutexWake(std::atomic<uint32_t>* word) {
           nullptr, 0);
 }
 
-// The workers of the parent do not exist in a forked child: forget the pool, make another on
-// demand.
-void AfterForkInChild() {
+}  // namespace
+
+// The workers of the parent do not exist: forget the pool, make another on demand.
+void ForkedThreadPools() {
   g_fork_epoch.fetch_add(1);
   g_shared.store(nullptr);
 }
 
-struct AtFork {
-  AtFork() { pthread_atfork(nullptr, nullptr, AfterForkInChild); }
-};
-
-}  // namespace
-
 ThreadPool::ThreadPool(int num_threads) {
-  static AtFork at_fork;
   fork_epoch_ = g_fork_epoch.load();
   if (num_threads > kMaxThreads) num_threads = kMaxThreads;
   if (num_threads < 2) return;

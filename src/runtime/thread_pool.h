@@ -105,6 +105,9 @@ class ThreadPool {
   std::atomic<uint32_t> caller_sleeps_{0};
 };
 
+// In a child of fork(), called by library.cc.
+void ForkedThreadPools();
+
 // The pool of the session that runs on this thread; null means the shared one.
 class ScopedPool {
  public:

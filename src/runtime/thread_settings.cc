@@ -16,9 +16,6 @@ namespace {
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 ThreadSettings g_settings{};
 
-// In a child of fork() nobody is there who would give the mutex back.
-void AfterForkInChild() { g_mutex = PTHREAD_MUTEX_INITIALIZER; }
-
 // A list such as 0-3,8.
 bool ReadCpus(const char* text, ThreadSettings* out) {
   while (true) {
@@ -45,6 +42,9 @@ ThreadSettings OfEnvironment() {
     if (!ReadCpus(text, &settings)) {
       settings = ThreadSettings{};
       Warn("DYCL_AFFINITY is no list of CPUs such as 0-3,8: %s", text);
+    } else if (!KeepUsableCpus(&settings)) {
+      settings = ThreadSettings{};
+      Warn("DYCL_AFFINITY has none of the process's CPUs: %s", text);
     }
   }
   if (const char* text = getenv("DYCL_NICE")) {
@@ -69,10 +69,10 @@ bool MaskOf(const ThreadSettings& settings, cpu_set_t* mask) {
 
 }  // namespace
 
+void ForkedThreadSettings() { g_mutex = PTHREAD_MUTEX_INITIALIZER; }
+
 ThreadSettings SaidThreadSettings() {
   pthread_mutex_lock(&g_mutex);
-  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  static_cast<void>(at_fork);
   ThreadSettings settings = g_settings;
   pthread_mutex_unlock(&g_mutex);
   return settings;
@@ -108,13 +108,18 @@ bool ApplyThreadSettings(const ThreadSettings& settings, pid_t thread) {
   return good;
 }
 
-bool CanRunOn(const ThreadSettings& settings) {
+bool KeepUsableCpus(ThreadSettings* settings) {
   cpu_set_t before, mask;
-  if (!MaskOf(settings, &mask)) return true;
+  if (!MaskOf(*settings, &mask)) return true;
   if (sched_getaffinity(0, sizeof(before), &before) != 0) return false;
   if (sched_setaffinity(0, sizeof(mask), &mask) != 0) return false;
+  const bool known = sched_getaffinity(0, sizeof(mask), &mask) == 0;
   sched_setaffinity(0, sizeof(before), &before);
-  return true;
+  for (uint32_t cpu = 0; known && cpu < ThreadSettings::kMostCpus; ++cpu) {
+    if (!settings->HasCpu(cpu) || (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &mask))) continue;
+    settings->cpus[cpu / 64] &= ~(uint64_t{1} << cpu % 64);
+  }
+  return known;
 }
 
 }  // namespace dycl

@@ -33,8 +33,11 @@ ThreadSettings SaidThreadSettings();
 void SaveThreadSettings(const ThreadSettings& settings);
 // Lets a thread run so; false where the system refuses any of it.
 bool ApplyThreadSettings(const ThreadSettings& settings, pid_t thread);
-// Whether the system would let a thread of this one run on these CPUs.
-bool CanRunOn(const ThreadSettings& settings);
+// Leaves only those CPUs on which the system lets a thread of this one run. False, and nothing is
+// changed, where that is none of them.
+bool KeepUsableCpus(ThreadSettings* settings);
+// In a child of fork(), called by library.cc.
+void ForkedThreadSettings();
 
 }  // namespace dycl
 

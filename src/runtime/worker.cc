@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 #include <new>
+#include <utility>
 
 namespace dycl {
 
@@ -35,13 +36,84 @@ struct Worker::State {
   }
 };
 
+struct Worker::Ended {
+  pthread_t thread{};
+  Ended* next = nullptr;
+
+  static pthread_mutex_t mutex;
+  static Ended* first;
+
+  // Forgets those of which `gone` is true.
+  template <typename Gone>
+  static void Forget(Gone gone) {
+    for (Ended** at = &first; *at != nullptr;) {
+      Ended* one = *at;
+      if (!gone(one->thread)) {
+        at = &one->next;
+        continue;
+      }
+      *at = one->next;
+      delete one;
+    }
+  }
+
+  static bool IsThis() {
+    for (const Ended* one = first; one != nullptr; one = one->next) {
+      if (pthread_equal(one->thread, pthread_self()) != 0) return true;
+    }
+    return false;
+  }
+
+  static void Add(std::unique_ptr<Ended> one) {
+    pthread_mutex_lock(&mutex);
+    one->next = first;
+    first = one.release();
+    pthread_mutex_unlock(&mutex);
+  }
+
+  // A thread that has returned keeps its stack until it is joined.
+  static void JoinReturned() {
+    pthread_mutex_lock(&mutex);
+    Forget([](pthread_t thread) { return pthread_tryjoin_np(thread, nullptr) == 0; });
+    pthread_mutex_unlock(&mutex);
+  }
+};
+
+pthread_mutex_t Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
+Worker::Ended* Worker::Ended::first = nullptr;
+
+void ForkedWorkers() {
+  Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
+  Worker::Ended::Forget(
+      [](pthread_t thread) { return pthread_equal(thread, pthread_self()) == 0; });
+}
+
+bool JoinEndedWorkers() {
+  while (true) {
+    // Not with the mutex, for which such a thread may wait before it returns.
+    Worker::Ended::JoinReturned();
+    pthread_mutex_lock(&Worker::Ended::mutex);
+    const bool none = Worker::Ended::first == nullptr;
+    const bool is_one = Worker::Ended::IsThis();
+    pthread_mutex_unlock(&Worker::Ended::mutex);
+    if (none || is_one) return none;
+    usleep(50);
+  }
+}
+
+Worker::Worker() = default;
+Worker::~Worker() { End(); }
+
 std::unique_ptr<Worker> Worker::Start() {
+  Ended::JoinReturned();
   std::unique_ptr<Worker> worker(new (std::nothrow) Worker);
   if (worker == nullptr) return nullptr;
+  worker->ended_.reset(new (std::nothrow) Ended);
+  if (worker->ended_ == nullptr) return nullptr;
   worker->state_ = std::make_shared<State>();
   std::unique_ptr<std::shared_ptr<State>> shared(new std::shared_ptr<State>(worker->state_));
   worker->process_ = getpid();
-  if (!StartThread(&worker->thread_, Main, shared.get())) {
+  if (!StartThread(&worker->ended_->thread, Main, shared.get())) {
     worker->state_.reset();
     return nullptr;
   }
@@ -64,10 +136,10 @@ void Worker::End() {
     static_cast<void>(new std::shared_ptr<State>(state_));
   } else {
     Stop();
-    if (pthread_equal(thread_, pthread_self()) != 0) {
-      pthread_detach(thread_);
+    if (pthread_equal(ended_->thread, pthread_self()) != 0) {
+      Ended::Add(std::move(ended_));
     } else {
-      pthread_join(thread_, nullptr);
+      pthread_join(ended_->thread, nullptr);
     }
   }
   state_.reset();

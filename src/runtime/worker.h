@@ -14,6 +14,12 @@ namespace dycl {
 // fault to the thread that makes it. False where the system refuses.
 bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument);
 
+// Waits until the threads that have ended their own workers are out of the library's code, which
+// they return through. False, without waiting, on such a thread.
+bool JoinEndedWorkers();
+// In a child of fork(), called by library.cc.
+void ForkedWorkers();
+
 class Worker {
  public:
   using Job = void (*)(void* of);
@@ -22,10 +28,10 @@ class Worker {
   static std::unique_ptr<Worker> Start();
   // Takes no more jobs. The one that it has been given is still done.
   void Stop();
-  // Stops, and ends the thread. Waits for it, but on the thread itself,
-  // whose last job this is then, and in a child of fork(), where the thread does not exist.
+  // Stops, and ends the thread. Waits for it, but on the thread itself, whose last job this is then
+  // (JoinEndedWorkers), and in a child of fork(), where the thread does not exist.
   void End();
-  ~Worker() { End(); }
+  ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -37,11 +43,14 @@ class Worker {
 
  private:
   struct State;  // outlives this object where a job ends it
-  Worker() = default;
+  struct Ended;  // a thread that has ended its own worker, and that nobody has joined yet
+  friend bool JoinEndedWorkers();
+  friend void ForkedWorkers();
+  Worker();
   static void* Main(void* state);
 
   std::shared_ptr<State> state_;
-  pthread_t thread_{};
+  std::unique_ptr<Ended> ended_;  // made early: a worker ends where memory is short too
   pid_t process_ = 0;
 };
 

@@ -47,12 +47,6 @@ thread_local Mine t_mine;
 
 pid_t ThisThread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
-// In a child of fork() this thread has another number, and is the only one.
-void AfterForkInChild() {
-  g_mutex = PTHREAD_MUTEX_INITIALIZER;
-  if (t_mine.cache != nullptr && t_mine.round == g_round) t_mine.cache->thread = ThisThread();
-}
-
 bool HasEnded(pid_t thread) {
   return thread == 0 || (syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH);
 }
@@ -67,8 +61,6 @@ void FreeBlocks(Cache& cache) {
 __attribute__((noinline)) Cache* NewCache() {
   const pid_t thread = ThisThread();
   pthread_mutex_lock(&g_mutex);
-  static int at_fork = pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  static_cast<void>(at_fork);
   Cache* cache = g_caches;
   while (cache != nullptr && cache->thread != thread && !HasEnded(cache->thread)) {
     cache = cache->next;
@@ -147,6 +139,16 @@ int FreeWorkspace(int /*device_type*/, int /*device_id*/, void* memory) {
 }
 
 }  // namespace
+
+// This thread has another number. What the others have is left behind: they may have been in the
+// middle of a change.
+void ForkedWorkspaces() {
+  g_mutex = PTHREAD_MUTEX_INITIALIZER;
+  g_caches = t_mine.round == g_round ? t_mine.cache : nullptr;
+  if (g_caches == nullptr) return;
+  g_caches->thread = ThisThread();
+  g_caches->next = nullptr;
+}
 
 void FreeUnusedWorkspaces() {
   pthread_mutex_lock(&g_mutex);

@@ -9,6 +9,8 @@ namespace dycl {
 void FreeUnusedWorkspaces();
 // Frees what all threads keep; none may be in a kernel.
 void FreeWorkspaces();
+// In a child of fork(), called by library.cc.
+void ForkedWorkspaces();
 
 }  // namespace dycl
 

@@ -4,6 +4,7 @@
 #include <dycl/module.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -75,6 +76,44 @@ void ByC(const std::string& path, const char* params) {
   REQUIRE(!Mapped(path));
 }
 
+// A callback that destroys its session: its thread is out of the library before that is unloaded.
+struct Ending {
+  const DyclApi* api;
+  DyclModel* model;
+  DyclSession* session;
+  int32_t unloaded = DYCL_OK;
+  std::atomic<bool> done{false};
+
+  static void Done(void* user, int32_t status, int32_t) {
+    auto* self = static_cast<Ending*>(user);
+    REQUIRE(status == DYCL_OK);
+    self->api->session_destroy(self->session);
+    self->unloaded = self->api->unload(self->model);
+    self->done.store(true);
+    usleep(20000);
+  }
+};
+
+void InCallback(const std::string& path, const char* params) {
+  Input x;
+  void* library = dlopen(path.c_str(), RTLD_NOW);
+  auto get = reinterpret_cast<const DyclApi* (*)(int32_t)>(dlsym(library, "dycl_api"));
+  Ending ending{get(DYCL_ABI_VERSION), nullptr, nullptr};
+  const DyclApi* api = ending.api;
+  REQUIRE(api->model_create(params, &ending.model) == DYCL_OK);
+  REQUIRE(api->session_create(ending.model, &ending.session) == DYCL_OK);
+  DyclValue value{};
+  value.type = DYCL_TENSOR;
+  value.u.tensor = &x.tensor;
+  REQUIRE(api->run_async(ending.session, &value, 1, nullptr, 0, nullptr, Ending::Done, &ending) ==
+          DYCL_OK);
+  while (!ending.done.load()) usleep(100);
+  REQUIRE(ending.unloaded == DYCL_ERROR_USAGE);
+  REQUIRE(api->unload(ending.model) == DYCL_OK);
+  dlclose(library);
+  REQUIRE(!Mapped(path));
+}
+
 void ByCpp(const std::string& path, const char* params) {
   Input x;
   auto module = dycl::Module::Load(path, params);
@@ -107,6 +146,7 @@ int main(int, char** argv) {
   for (int k = 0; k < 40; ++k) {
     ByC(argv[1], argv[2]);
     ByCpp(argv[1], argv[2]);
+    InCallback(argv[1], argv[2]);
     REQUIRE(running.value().Run({dycl::Tensor(x.tensor)}).ok());
     if (k == 15) before = Pages();
   }

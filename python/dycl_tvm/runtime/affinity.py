@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from operator import index
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi, library
@@ -30,7 +31,10 @@ def set_affinity(cpus: Iterable[int] | None, nice: int = 0) -> None:
     UsageError
         If the process may use none of these CPUs, or a number is wrong.
     """
-    numbers = [] if cpus is None else sorted(set(cpus))
+    try:
+        numbers, nice = [] if cpus is None else sorted({index(cpu) for cpu in cpus}), index(nice)
+    except TypeError as error:
+        raise UsageError(f"cpus are numbers of CPUs or None, and nice is a number: {error}") from None
     if cpus is not None and not numbers:
         raise UsageError("there must be a CPU for the threads; None stands for all")
     if any(cpu < 0 or cpu >= 1024 for cpu in numbers) or not -20 <= nice <= 19:

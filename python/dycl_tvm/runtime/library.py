@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +20,13 @@ from dycl_tvm.runtime.log import forget_log
 _lock = threading.RLock()
 #: By the handles of the system's loader, each opened once.
 _open: dict[int, Library] = {}
-#: By the same handles, how many threads are making something of a library.
-_makers: Counter[int] = Counter()
+#: Who waits that no other thread makes something.
+_made = threading.Condition(_lock)
+#: By the same handles, the threads that are making something of a library, each as often as it does.
+_makers: defaultdict[int, list[int]] = defaultdict(list)
 
+#: How often none is to be unloaded: a signal handler comes past the lock.
+_kept = 0
 
 #: What is done with each library that is opened from now on.
 _for_all: Callable[[Library], None] | None = None
@@ -64,10 +68,17 @@ def open_library(path: str) -> Library:
             _close(library._handle)
             return known
         capi.declare(library, path)
-        _open[library._handle] = library
         if _for_all is not None and not library.is_older:
-            _for_all(library)
-        return library
+            try:
+                _for_all(library)
+            except UsageError:
+                library.dycl_unload(None)
+                _close(library._handle)
+                raise
+        known = _open.setdefault(library._handle, library)  # a signal handler may have loaded it meanwhile
+        if known is not library:
+            _close(library._handle)
+        return known
 
 
 def for_all(do: Callable[[Library], None]) -> None:
@@ -83,8 +94,13 @@ def for_all(do: Callable[[Library], None]) -> None:
 @contextmanager
 def none_is_unloaded() -> Iterator[None]:
     """Keep all libraries in memory meanwhile; for a moment only."""
+    global _kept
     with _lock:
-        yield
+        _kept += 1
+        try:
+            yield
+        finally:
+            _kept -= 1
 
 
 @contextmanager
@@ -92,13 +108,14 @@ def making(library: Library) -> Iterator[None]:
     """Keep a library in memory while something is made of it."""
     with _lock:
         library.dycl_metadata  # noqa: B018  # it may have been unloaded
-        handle = library._handle
-        _makers[handle] += 1
+        threads, this = _makers[library._handle], threading.get_ident()
+        threads.append(this)
     try:
         yield
     finally:
         with _lock:
-            _makers[handle] -= 1
+            threads.remove(this)
+            _made.notify_all()
 
 
 def destroy(function: Callable[[ctypes.c_void_p], None], handle: ctypes.c_void_p) -> None:
@@ -119,12 +136,25 @@ def unload(library: Library) -> None:
         handle = library._handle
         if _open.get(handle) is not library:
             return
-        if _makers[handle]:
-            raise UsageError(f"the library '{library._name}' cannot be unloaded: another thread makes a module of it")
-        capi.check(library, library.dycl_unload(None))
-        forget_log(library)
+        if _kept or _makers[handle]:
+            makes = "a module is being made of it, in another thread or in what a signal handler has interrupted"
+            raise UsageError(f"the library '{library._name}' cannot be unloaded: {makes}")
+        found = _open.pop(handle, None)
+        if found is not library:  # a signal handler has unloaded it just now, and perhaps loaded it anew
+            if found is not None:
+                _open[handle] = found
+            return
+        try:
+            capi.check(library, library.dycl_unload(None))
+        except UsageError:
+            if _open.setdefault(handle, library) is not library:
+                library.forget()
+                _close(handle)
+            raise
         library.forget()
-        del _open[handle], _makers[handle]
+        if handle not in _open:
+            forget_log(library)
+            _makers.pop(handle, None)
         _close(handle)
 
 
@@ -134,10 +164,24 @@ def _close(handle: int) -> None:
     close(handle)
 
 
+def _others_make() -> bool:
+    return any(thread != threading.get_ident() for threads in _makers.values() for thread in threads)
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is in the system's loader: in the child nobody would give its locks back."""
+    _lock.acquire()
+    _made.wait_for(lambda: not _others_make())
+
+
+def _after_fork() -> None:
+    _lock.release()
+
+
 def _forked() -> None:
-    global _lock
+    global _lock, _made
     _lock = threading.RLock()
-    _makers.clear()
+    _made = threading.Condition(_lock)
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)

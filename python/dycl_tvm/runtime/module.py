@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import index
 from typing import Any
 
 from dycl_tvm.errors import UsageError
@@ -65,6 +66,7 @@ class Module(LastCall):
         self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, destroy, self._library.dycl_session_destroy, self._session)
+        self._free.atexit = False  # daemon threads may be in calls until the process ends
         self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
         self._budgets = Budgets(model.library, model.metadata)
         self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
@@ -396,8 +398,10 @@ class Module(LastCall):
 
     def set_num_threads(self, num_threads: int) -> None:
         """Give this module threads of its own; 0 goes back to those that the process shares."""
+        if not hasattr(num_threads, "__index__") or not -1 < index(num_threads) < 1 << 31:
+            raise UsageError(f"the number of threads must not be negative, and has 31 bits, got {num_threads!r}")
         with self._freeing:
-            self._check(self._library.dycl_session_set_num_threads(self._session, num_threads))
+            self._check(self._library.dycl_session_set_num_threads(self._session, index(num_threads)))
         self._num_threads = num_threads
 
     def set_device_branches(self, on: bool) -> None:

@@ -77,6 +77,9 @@ struct Stream {
   size_t last = 0;               // the node that the next one waits for
 };
 
+// A stream of the program's; null is the default stream. A real one is never captured.
+Stream* StreamOf(void* stream);
+
 extern Settings g_settings;
 extern std::recursive_mutex g_mutex;
 extern std::map<std::string, long> g_counts;

@@ -88,7 +88,7 @@ bool Touches(unsigned long long address) { return Contains(g_device, address, 1)
 int Enqueue(Stream* stream, const char* what, Work work, bool with_host = false) {
   ++g_counts[what];
   ++g_counts_on[{stream, what}];
-  if (stream == nullptr || g_contexts == 0) return kInvalidContext;
+  if (g_contexts == 0) return kInvalidContext;
   if (stream->capture == nullptr) {
     stream->queue.push_back(std::move(work));
     return kSuccess;
@@ -160,6 +160,11 @@ std::map<std::string, long> g_counts;
 std::map<std::pair<void*, std::string>, long> g_counts_on;
 thread_local int g_contexts = 0;
 
+Stream* StreamOf(void* stream) {
+  static Stream* by_default = new Stream;
+  return stream != nullptr ? static_cast<Stream*>(stream) : by_default;
+}
+
 int Run(Stream* stream, const Moment* until) {
   if (stream->queue.empty()) return g_sticky;
   DeviceAtWork working;
@@ -200,7 +205,7 @@ API emulated_cuda_count(const char* what) {
 
 API emulated_cuda_count_on(void* stream, const char* what) {
   Guard lock(g_mutex);
-  return static_cast<int>(g_counts_on[{stream, what}]);
+  return static_cast<int>(g_counts_on[{StreamOf(stream), what}]);
 }
 
 // ---- what emulated libraries say to it ----------------------------------------------------------
@@ -208,7 +213,7 @@ API emulated_cuda_count_on(void* stream, const char* what) {
 API emulated_cuda_enqueue(void* stream, void (*work)(void*), void* data) {
   Guard lock(g_mutex);
   auto run = [work, data] { return work(data), int{kSuccess}; };
-  return Enqueue(static_cast<Stream*>(stream), "library calls", run);
+  return Enqueue(StreamOf(stream), "library calls", run);
 }
 
 // Whether all of these bytes are one allocation's.
@@ -375,14 +380,13 @@ API cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, 
   void* target = reinterpret_cast<void*>(to);
   if (Contains(g_pinned, host, bytes)) {
     return Enqueue(
-        static_cast<Stream*>(stream), "copies",
-        [=] { return memcpy(target, from, bytes), kSuccess; }, true);
+        StreamOf(stream), "copies", [=] { return memcpy(target, from, bytes), kSuccess; }, true);
   }
   // Pageable memory is read before the call returns.
   std::string kept(static_cast<const char*>(from), bytes);
   return Enqueue(
-      static_cast<Stream*>(stream), "copies",
-      [=] { return memcpy(target, kept.data(), bytes), kSuccess; }, true);
+      StreamOf(stream), "copies", [=] { return memcpy(target, kept.data(), bytes), kSuccess; },
+      true);
 }
 API cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
   Guard lock(g_mutex);
@@ -390,16 +394,15 @@ API cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* 
   if (!OnDevice(from, bytes) || Touches(host)) return kInvalidValue;
   const void* source = reinterpret_cast<const void*>(from);
   int result = Enqueue(
-      static_cast<Stream*>(stream), "copies", [=] { return memcpy(to, source, bytes), kSuccess; },
-      true);
+      StreamOf(stream), "copies", [=] { return memcpy(to, source, bytes), kSuccess; }, true);
   if (result != kSuccess || Contains(g_pinned, host, bytes)) return result;
-  return Run(static_cast<Stream*>(stream));
+  return Run(StreamOf(stream));
 }
 API cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes,
                          void* stream) {
   Guard lock(g_mutex);
   if (!OnDevice(to, bytes) || !OnDevice(from, bytes)) return kInvalidValue;
-  return Enqueue(static_cast<Stream*>(stream), "copies", [=] {
+  return Enqueue(StreamOf(stream), "copies", [=] {
     return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes),
            kSuccess;
   });
@@ -428,7 +431,7 @@ API cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
       return kInvalidValue;
     }
   }
-  return Enqueue(static_cast<Stream*>(stream), "copies", [=] {
+  return Enqueue(StreamOf(stream), "copies", [=] {
     for (size_t row = 0; row < copy.height; ++row) {
       memcpy(reinterpret_cast<void*>(copy.to.device + row * copy.to.pitch),
              reinterpret_cast<const void*>(copy.from.device + row * copy.from.pitch), copy.width);
@@ -441,7 +444,7 @@ template <class T>
 static int Fill(unsigned long long to, T value, size_t count, void* stream) {
   Guard lock(g_mutex);
   if (!OnDevice(to, count * sizeof(T)) || to % sizeof(T) != 0) return kInvalidValue;
-  return Enqueue(static_cast<Stream*>(stream), "fills", [=] {
+  return Enqueue(StreamOf(stream), "fills", [=] {
     for (size_t k = 0; k < count; ++k) reinterpret_cast<T*>(to)[k] = value;
     return kSuccess;
   });
@@ -461,16 +464,16 @@ API cuStreamCreate(void** out, unsigned) {
 }
 API cuStreamDestroy_v2(void* stream) {
   Guard lock(g_mutex);
-  Run(static_cast<Stream*>(stream));
+  Run(StreamOf(stream));
   delete static_cast<Stream*>(stream);
   return kSuccess;
 }
 API cuStreamSynchronize(void* stream) {
   Guard lock(g_mutex);
   ++g_counts["waits"];
-  ++g_counts_on[{stream, "waits"}];
+  ++g_counts_on[{StreamOf(stream), "waits"}];
   if (g_contexts == 0) return kInvalidContext;
-  return Run(static_cast<Stream*>(stream));
+  return Run(StreamOf(stream));
 }
 API cuEventCreate(void** out, unsigned) {
   *out = new Event;
@@ -486,14 +489,14 @@ static int WaitFor(const std::shared_ptr<Moment>& moment) {
 }
 API cuEventRecord(void* event, void* stream) {
   Guard lock(g_mutex);
-  auto moment = std::make_shared<Moment>(Moment{static_cast<Stream*>(stream), false});
+  auto moment = std::make_shared<Moment>(Moment{StreamOf(stream), false});
   static_cast<Event*>(event)->moment = moment;
   return Enqueue(moment->stream, "events", [=] { return moment->done = true, int{kSuccess}; });
 }
 API cuStreamWaitEvent(void* stream, void* event, unsigned) {
   Guard lock(g_mutex);
   auto moment = static_cast<Event*>(event)->moment;
-  return Enqueue(static_cast<Stream*>(stream), "event waits", [=] { return WaitFor(moment); });
+  return Enqueue(StreamOf(stream), "event waits", [=] { return WaitFor(moment); });
 }
 API cuEventSynchronize(void* event) {
   Guard lock(g_mutex);
@@ -535,7 +538,7 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   if (function->kernel == nullptr) {
     std::vector<uint64_t> values(function->ptx.parameters.size());
     for (size_t k = 0; k < values.size(); ++k) memcpy(&values[k], args[k], sizeof(uint64_t));
-    return Enqueue(static_cast<Stream*>(stream), "conditions", [=] {
+    return Enqueue(StreamOf(stream), "conditions", [=] {
       return RunPtx(function->ptx, values, SetConditional) ? kSuccess : kLaunchFailed;
     });
   }
@@ -546,7 +549,7 @@ API cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
     if (!Touches(values[k])) return kInvalidValue;
   }
   bool fails = g_settings.fail_kernels;
-  return Enqueue(static_cast<Stream*>(stream), "launches", [=]() mutable -> int {
+  return Enqueue(StreamOf(stream), "launches", [=]() mutable -> int {
     if (fails) return kLaunchFailed;
     g_counts["blocks"] += long{gx} * gy * gz;
     std::vector<void*> places;

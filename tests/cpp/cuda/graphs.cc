@@ -46,7 +46,7 @@ void emulated::SetConditional(uint64_t handle, uint32_t value) { g_conditions[ha
 
 API cuStreamBeginCapture_v2(void* stream, int) {
   Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
+  Stream* s = StreamOf(stream);
   // What is on its way is no part of the graph.
   if (int result = Run(s)) return result;
   s->owned = std::make_unique<Graph>();
@@ -57,7 +57,7 @@ API cuStreamBeginCapture_v2(void* stream, int) {
 API cuStreamBeginCaptureToGraph(void* stream, void* graph, const void*, const void*, size_t count,
                                 int) {
   Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
+  Stream* s = StreamOf(stream);
   if (!HasConditionals()) return kNotSupported;
   if (s->capture != nullptr || count != 0) return kInvalidValue;
   s->capture = static_cast<Graph*>(graph);
@@ -66,7 +66,7 @@ API cuStreamBeginCaptureToGraph(void* stream, void* graph, const void*, const vo
 }
 API cuStreamEndCapture(void* stream, void** graph) {
   Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
+  Stream* s = StreamOf(stream);
   if (s->capture == nullptr) return kInvalidValue;
   // A last node that nothing waits for was forgotten.
   bool whole = !s->capture->forked && s->last == s->capture->work.size();
@@ -77,7 +77,7 @@ API cuStreamEndCapture(void* stream, void** graph) {
 API cuStreamGetCaptureInfo_v3(void* stream, int* status, uint64_t* id, void** graph, void*** nodes,
                               void***, size_t* count) {
   Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
+  Stream* s = StreamOf(stream);
   static thread_local void* last;
   *status = s->capture != nullptr ? 1 : 0;
   if (id != nullptr) *id = 1;
@@ -90,7 +90,7 @@ API cuStreamGetCaptureInfo_v3(void* stream, int* status, uint64_t* id, void** gr
 API cuStreamUpdateCaptureDependencies_v2(void* stream, void** nodes, const void*, size_t count,
                                          unsigned flags) {
   Guard lock(g_mutex);
-  Stream* s = static_cast<Stream*>(stream);
+  Stream* s = StreamOf(stream);
   if (s->capture == nullptr || count != 1 || flags != 1) return kInvalidValue;
   s->last = reinterpret_cast<size_t>(nodes[0]);
   return kSuccess;
@@ -157,10 +157,10 @@ API cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) {
 API cuGraphLaunch(void* handle, void* stream) {
   Guard lock(g_mutex);
   ++g_counts["graph_launches"];
-  ++g_counts_on[{stream, "graph_launches"}];
+  ++g_counts_on[{StreamOf(stream), "graph_launches"}];
   if (g_contexts == 0) return kInvalidContext;
   const Graph* graph = static_cast<const Graph*>(handle);
-  auto& queue = static_cast<Stream*>(stream)->queue;
+  auto& queue = StreamOf(stream)->queue;
   // Conditions are anything until they are set.
   queue.push_back([handles = graph->handles] {
     for (uint64_t h : handles) g_conditions.erase(h);

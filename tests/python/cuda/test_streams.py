@@ -165,6 +165,21 @@ def test_a_session_ends_after_its_work(net: Module, gpu: Driver) -> None:
     assert out.read().any()
 
 
+def test_the_default_stream_is_one(net: Module, gpu: Driver) -> None:
+    eager, xs = Straight().eval(), [torch.randn(2, 16) for _ in range(6)]
+    net.set_cuda_stream(0)
+    outputs = [OnDevice(gpu, np.zeros((2, 16), "float32")) for _ in xs]
+    for x, output in zip(xs, outputs):
+        run_into(net, [OnDevice(gpu, x.numpy())], [output])
+    assert gpu.count_on(0, "launches") > 0 and gpu.count_on(0, "graph_launches") > 0
+    assert not any(output.read().any() for output in outputs)
+    net.set_cuda_stream(None)
+    state = net.get_state()  # comes behind all of it
+    for x, output in zip(xs, outputs):
+        np.testing.assert_allclose(output.read(), eager(x).detach().numpy(), rtol=1e-4, atol=1e-6)
+    assert state
+
+
 def test_a_failure_is_told_by_the_next_call_that_waits(straight: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
     gpu.configure(fail_kernels=True)
     net, stream = gpu.load(straight, tmp_path), Stream(gpu)

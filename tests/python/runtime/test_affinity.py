@@ -79,14 +79,28 @@ def test_the_environment_says_it_too(files: list[str]) -> None:
     assert _run("one = load(1); print(*workers([cpu], 2))", files, DYCL_AFFINITY=f"{cpu}-{cpu}", DYCL_NICE=str(nice)) == "2 2\n"
     # there are as many threads as CPUs, where nothing else is said
     assert _run("one = load(1); print(*workers([cpu], 0))", files, DYCL_AFFINITY=str(cpu), DYCL_NUM_THREADS="") == "0 0\n"
+    assert _run("one = load(1); print(*workers([cpu], 0))", files, DYCL_AFFINITY=f"{cpu}-900", DYCL_NUM_THREADS="") == "0 0\n"
     heard = "one = dycl_tvm.load(sys.argv[1], sys.argv[2]); one.set_log(lambda level, text: print(text)); one(x)"
+    assert "DYCL_AFFINITY has none of the process's CPUs: 1023" in _run(heard, files, DYCL_AFFINITY="1023")
     told = _run(heard, files, DYCL_AFFINITY="3-1", DYCL_NICE="high")
     assert "DYCL_AFFINITY is no list of CPUs such as 0-3,8: 3-1" in told
     assert "DYCL_NICE is no number from -20 to 19: high" in told
 
 
+def test_cpus_that_are_not_there_are_no_threads(files: list[str]) -> None:
+    code = "dycl_tvm.set_affinity(range(1024)); one = load(1); print(workers(everywhere, 0)[1] - len(everywhere))"
+    assert _run(code, files, DYCL_NUM_THREADS="") == "-1\n"
+
+
 def test_what_cannot_be_is_refused(files: list[str]) -> None:
-    for cpus, nice, words in (([], 0, "there must be a CPU"), ([-1], 0, "0 to 1023"), ([1024], 0, "0 to 1023"), (None, 20, "nice")):
+    for cpus, nice, words in (
+        ([], 0, "there must be a CPU"),
+        ([-1], 0, "0 to 1023"),
+        ([1024], 0, "0 to 1023"),
+        (None, 20, "nice"),
+        ([0], 1.5, "a number"),
+        (["0"], 0, "are numbers"),
+    ):
         with pytest.raises(UsageError, match=words):
             set_affinity(cpus, nice)  # type: ignore[arg-type]
     code = """
@@ -96,5 +110,17 @@ try:
 except dycl_tvm.UsageError as error:
     print(error)
 assert (one(x) == 4 * x).all()
+"""
+    assert _run(code, files) == "none of these CPUs is the process's\n"
+    code = """
+dycl_tvm.set_affinity([1023])  # there is no library yet that could tell
+for _ in range(2):
+    try:
+        load(1)
+    except dycl_tvm.UsageError as error:
+        last = str(error)
+print(last)
+dycl_tvm.set_affinity(None)
+load(1)
 """
     assert _run(code, files) == "none of these CPUs is the process's\n"

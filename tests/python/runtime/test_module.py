@@ -123,6 +123,9 @@ def test_no_output_before_a_run(zoo: Module) -> None:
     assert "no run has succeeded" in zoo._library.dycl_last_error().decode()
     with pytest.raises(UsageError, match="negative"):
         zoo.set_num_threads(-1)
+    for number in (2**32, 1.5):  # not its low half, which is 0
+        with pytest.raises(UsageError, match="has 31 bits"):
+            zoo.set_num_threads(number)  # type: ignore[arg-type]
 
 
 def test_sizes(zoo: Module) -> None:

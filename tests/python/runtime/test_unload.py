@@ -186,6 +186,81 @@ print(len(done))
     assert _run(code, *everything, DYCL_NUM_THREADS="3") == "24\n"
 
 
+def test_a_fork_waits_for_threads_that_load(files: dict[str, tuple[Path, Path]]) -> None:
+    """A child has the locks of the system's loader as they were, and of a first run what was being set up."""
+    code = """
+import os, signal, sys, threading, numpy as np, dycl_tvm
+x = np.arange(1000, dtype="float32")
+def cycle():
+    module = dycl_tvm.load(sys.argv[1], sys.argv[2])
+    assert (module(x) == 2 * x).all()
+    module.unload()
+def work():
+    while not over.is_set(): cycle()
+cycle()
+over = threading.Event()
+thread = threading.Thread(target=work)
+thread.start()
+ended = set()
+for _ in range(150):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        module = dycl_tvm.load(sys.argv[1], sys.argv[2])
+        assert (module(x) == 2 * x).all()
+        os._exit(0)
+    ended.add(os.waitpid(child, 0)[1])
+over.set()
+thread.join()
+print(*ended)
+"""
+    assert _run(code, *files["one"], DYCL_NUM_THREADS="2") == "0\n"
+
+
+def test_signal_handlers_load_and_unload(files: dict[str, tuple[Path, Path]]) -> None:
+    """In the middle of all that a thread does with the same library."""
+    code = """
+import signal, sys, numpy as np, dycl_tvm
+x = np.arange(1000, dtype="float32")
+def cycle():
+    module = dycl_tvm.load(sys.argv[1], sys.argv[2])
+    assert (module(x) == 2 * x).all()
+    try:
+        module.unload()
+    except dycl_tvm.UsageError:  # that of the handler, or of who was interrupted, is in use
+        pass
+def handle(*_):
+    if len(depth) < 3:
+        depth.append(1)
+        cycle()
+        depth.pop()
+depth = []
+cycle()
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+for _ in range(100): cycle()
+signal.setitimer(signal.ITIMER_REAL, 0)
+cycle()
+print(sys.argv[1] in open("/proc/self/maps").read())
+"""
+    assert _run(code, *files["one"], DYCL_NUM_THREADS="2") == "False\n"
+
+
+def test_daemon_threads_run_until_the_process_ends(files: dict[str, tuple[Path, Path]]) -> None:
+    code = """
+import sys, threading, time, numpy as np, dycl_tvm
+x = np.arange(1000, dtype="float32")
+def work(module):
+    while True: module(x)
+for _ in range(3):
+    module = dycl_tvm.load(sys.argv[1], sys.argv[2])
+    threading.Thread(target=work, args=(module,), daemon=True).start()
+time.sleep(0.2)
+"""
+    for _ in range(3):
+        assert _run(code, *files["one"], DYCL_NUM_THREADS="2", MALLOC_PERTURB_="165") == ""
+
+
 def test_from_tvm(files: dict[str, tuple[Path, Path]]) -> None:
     module = tvm_ffi.load_module(str(files["two"][0]), keep_module_alive=False)  # by default TVM never closes a library
     session = module["create"](str(files["two"][1]))
@@ -239,8 +314,15 @@ def test_cancel_and_deadline_from_tvm(tmp_path: Path) -> None:
     assert module["run_within"](session, 1e6, x, 0) == 0
     with pytest.raises(ValueError, match="cancel: 7 is not a session"):
         cancel(7)
-    with pytest.raises(ValueError, match="run_within: argument 1"):
+    with pytest.raises(ValueError, match="run_within: argument 1 must be a number"):
         module["run_within"](session, "soon", x, 0)
+    for function, number, words in (
+        ("set_num_threads", -1, "negative"),
+        ("set_num_threads", -(2**32) + 1, "negative"),
+        ("kernel_runs", 99, "no kernel"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            module[function](session, number)
 
 
 def test_from_c_and_cpp(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
