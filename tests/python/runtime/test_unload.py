@@ -45,7 +45,8 @@ def _run(code: str, *files: Path, **environment: str) -> str:
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, **environment},
+        # NumPy's threads come and go: a fork ends them
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
