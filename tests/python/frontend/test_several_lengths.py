@@ -333,7 +333,12 @@ def test_images():
 
 EDGES = {
     "batch": (
-        lambda x: (F.instance_norm(x), F.group_norm(x, 2), F.pad(x, (1, 2, 0, 0), mode="replicate"), F.pad(x, (2, 2, 0, 1), mode="reflect")),
+        lambda x: (
+            F.instance_norm(x),
+            F.group_norm(x, 2),
+            F.pad(x, (1, 2, 0, 0), mode="replicate"),
+            F.pad(x, (2, 2, 0, 1), mode="reflect"),
+        ),
         {0: Dim("N", min=0, max=3)},
     ),
     "images": (
