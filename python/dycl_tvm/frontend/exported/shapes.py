@@ -92,7 +92,7 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
 
 def symbols_of(meta: Any) -> set[Any]:
     """Return the symbols of the sizes of an input, of which ``meta`` is what the program knows."""
-    shape = meta.shape if isinstance(meta, torch.Tensor) else ()
+    shape: Sequence[Any] = meta.shape if isinstance(meta, torch.Tensor) else ()
     return {s for n in shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
 
 
