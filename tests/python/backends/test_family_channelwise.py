@@ -155,6 +155,20 @@ def test_refuses_what_mixes_channels(fn):
     assert all(channelwise(f) is None for f in prim_funcs(fn, IMAGE)[-1:])
 
 
+def test_rows_of_the_batch():
+    """What decides an address or divides whole numbers is read whole: nobody may have computed the rows behind."""
+    images, rows, ones = torch.randn(4, 20, 5, 5), torch.randint(0, 4, (4,)), torch.randint(1, 4, (4, 1, 1, 1))
+
+    def rows_of(fn, *args):
+        """Return the rows by the type of an input; PyTorch's constants are inputs too."""
+        op = channelwise(fused(fn, *args))
+        return {t.dtype: rows for t, rows in zip(op.inputs, op.batch_rows) if t.shape}
+
+    assert rows_of(lambda x, n: x * n, images, ones) == {"float32": (0,), "int64": (0,)}
+    assert rows_of(lambda x, at: torch.index_select(x, 0, at), images, rows)["int64"] == ()
+    assert rows_of(lambda x, n: x * torch.floor_divide(7, n), images, ones) == {"float32": (0,), "int64": ()}
+
+
 def test_refuses_an_operand_whose_channels_lie_elsewhere():
     assert channelwise(prim_func(lambda x, y: x + y, IMAGE, torch.randn(20, 13, 11))) is None
 

@@ -167,6 +167,10 @@ def test_functions_that_are_others_by_another_name():
     check(lambda x: (x.argmax(), x.argmin()), rows(3, 1, 2, 6), dynamic_shapes=({0: N},))
 
 
+def test_a_size_as_one_of_two_bounds():
+    check(lambda x: (torch.arange(8).clamp(0, len(x) - 1), x.clamp(max=len(x), min=0.5)), rows(3, 1, 2, 6), dynamic_shapes=({0: N},))
+
+
 def test_adding_to_the_product_of_an_empty_matrix():
     """PyTorch leaves what it adds as small as it is then, so the result would have another shape."""
     size = Dim("N", min=0, max=4)

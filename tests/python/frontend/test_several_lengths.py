@@ -6,6 +6,7 @@ What lies behind a size in a buffer is NaN here, or a number that is no index.
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -328,6 +329,49 @@ def test_images():
     )
     inputs = [(torch.randn(h % 3 + 1, 2, h, w),) for h, w in IMAGES]
     check(net.eval(), inputs, dynamic_shapes={"input": {0: Dim("N", max=3), 2: H, 3: W}})
+
+
+EDGES = {
+    "batch": (
+        lambda x: (
+            F.instance_norm(x),
+            F.group_norm(x, 2),
+            F.pad(x, (1, 2, 0, 0), mode="replicate"),
+            F.pad(x, (2, 2, 0, 1), mode="reflect"),
+        ),
+        {0: Dim("N", min=0, max=3)},
+    ),
+    "images": (
+        lambda x: tuple(F.pad(x, (1, 2, 1, 0), mode=mode) for mode in ("reflect", "replicate", "circular")),
+        {0: Dim("N", min=0, max=2), 2: Dim("H", min=0, max=4), 3: Dim("W", min=1, max=4)},
+    ),
+    "one side": (lambda x: F.pad(x, (1, 1, 0, 0), mode="reflect"), {2: Dim("H", min=0, max=4)}),
+    "means": (
+        lambda x: (F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), F.avg_pool2d(x, (3, 2), (2, 1), (1, 0), False, False)),
+        {0: Dim("N", min=0, max=2), 2: Dim("H", min=1, max=4), 3: Dim("W", min=1, max=4)},
+    ),
+    "repeated": (lambda x: (x.repeat(2, 1, 1, 3), x.repeat(1, 2, 2, 1, 1)), {0: Dim("N", min=0, max=2), 3: Dim("W", min=0, max=4)}),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_of_images(name):
+    """At every size what eager gives, or an error where it raises one."""
+    model, sizes = EDGES[name]
+    call = stage(model, (torch.ones(2, 2, 4, 4),), dynamic_shapes=(sizes,)).interpret()
+    refused = set()
+    for given in itertools.product(*(range(s.min, s.max + 1) for s in sizes.values())):
+        shape = [dict(zip(sizes, given)).get(d, n) for d, n in enumerate((2, 2, 4, 4))]
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+        try:
+            want = model(x)
+        except RuntimeError:
+            refused.add(given)
+            with pytest.raises(RuntimeError):
+                call(x)
+            continue
+        torch.testing.assert_close(call(x), want, rtol=1e-4, atol=1e-5)
+    assert (name in ("images", "one side", "means")) == bool(refused)
 
 
 def test_sizes_at_random():

@@ -145,8 +145,15 @@ def test_dynamic_dimensions_take_given_values(tmp_path: Path) -> None:
         x, y = torch.rand(5, 2) * sign, torch.randn(2, 3)
         assert_same(module(x, y), Dynamic()(x, y))
     by_example = dycl_tvm.build(exported, (torch.randn(8, 7), torch.randn(7, 3)))
-    assert [p.type.shape for p in by_example.hcfg.inputs] == [(8, 7), (7, 3)]
-    assert [p.type.shape for p in dycl_tvm.build(exported).hcfg.inputs] == [(4, 6), (6, 3)]
+    (size,) = by_example.hcfg.sizes  # m has no bound: it is that of the example
+    assert (size.name, size.least, size.most) == ("n", 2, 64)
+    assert [p.type.shape for p in by_example.hcfg.inputs[:2]] == [(64, 7), (7, 3)]
+    with pytest.raises(UsageError, match="dimension 1 of the input x has no largest size"):
+        dycl_tvm.build(exported)
+    # a size that one input settles is settled in the others
+    assert dycl_tvm.stage(exported, input_shapes={"x": (5, 6)}).sizes == []
+    (size,) = dycl_tvm.stage(exported, input_shapes={"y": (6, 3)}).sizes
+    assert (size.name, size.least, size.most) == ("n", 2, 64)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,31 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, bool]] 
 }
 
 
+class Written(nn.Module):
+    """What is an operator of its own in a program, or becomes one by decompositions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group, self.instance = nn.GroupNorm(2, 4), nn.InstanceNorm1d(4, affine=True)
+
+    def forward(self, x: Tensor) -> Any:
+        y = x.mT
+        norms = self.group(y), self.instance(y), y.var(-1), y.std(1, correction=0)
+        edges = nn.functional.pad(y, (1, 2)), nn.functional.pad(y, (1, 1), mode="replicate"), nn.functional.interpolate(y, scale_factor=2)
+        return norms, edges, x[0].T, x[0].H, x.mH, torch.arange(9).clamp(0, x.shape[1] - 1)
+
+
+def test_operators_of_programs() -> None:
+    torch.manual_seed(0)
+    model = Written().eval()
+    program = export(model, (torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim("T", min=2, max=8)},))
+    for read in (program, program.run_decompositions()):
+        call = dycl_tvm.stage(read).interpret()
+        for n in (2, 5, 8):
+            x = of_size((2, 5, 4), 1, n)
+            assert_same(call(x), model(x))
+
+
 def exported(name: str) -> tuple[ExportedProgram, tuple[int, ...], int]:
     torch.manual_seed(0)
     make, shape, dim, _ = PROGRAMS[name]

@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
 from dycl_tvm.frontend.exported.session import ExportedSession
-from dycl_tvm.frontend.exported.shapes import by_parameter, check_shapes, check_sizes, open_dimensions, specialised
+from dycl_tvm.frontend.exported.shapes import by_parameter, check_shapes, check_sizes, open_dimensions, specialised, symbols_of
 from dycl_tvm.frontend.trace.dimensions import at_size
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
@@ -80,7 +80,8 @@ def stage_exported(
         Dimensions that the callers of the artefact decide, as for models in Python; the program was exported with them open. None: those
         that the program leaves open, up to the bounds that it has.
     fixed : collection of str, optional
-        Inputs all of whose dimensions are those of the example, if ``dynamic_shapes`` is None. None: so are dimensions without a bound.
+        Inputs all of whose dimensions are those of the example, if ``dynamic_shapes`` is None, and so are dimensions of other inputs that
+        follow from them. None: so are dimensions without a bound.
     max_length : int, optional
         Of tensors whose length the data decides and nothing else bounds, and of open dimensions without a bound that are not fixed.
 
@@ -140,9 +141,12 @@ class _Program:
         spec = self.program.call_spec.in_spec
         assert spec is not None
         args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
+        names: dict[str, int] = {}
+        by_parameter(forward, args, kwargs, names.setdefault)
+        settled = None if fixed is None else {symbol for name in fixed for symbol in symbols_of(self.metas[names[name]])}
 
         def sizes_of(name: str, k: int) -> dict[int, Dim] | None:
-            return open_dimensions(name, self.metas[k], self.program.range_constraints, fixed, self.limits.length)
+            return open_dimensions(name, self.metas[k], self.program.range_constraints, settled, self.limits.length)
 
         written = by_parameter(forward, args, kwargs, sizes_of)
         return {name: of for name, of in written.items() if any(isinstance(x, Dim) for x in pytree.tree_leaves(of))} or None

@@ -90,8 +90,14 @@ def check_shapes(names: Sequence[str], metas: Sequence[Any], leaves: Sequence[An
             )
 
 
+def symbols_of(meta: Any) -> set[Any]:
+    """Return the symbols of the sizes of an input, of which ``meta`` is what the program knows."""
+    shape: Sequence[Any] = meta.shape if isinstance(meta, torch.Tensor) else ()
+    return {s for n in shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+
+
 def open_dimensions(
-    name: str, meta: Any, ranges: Mapping[Any, Any], fixed: Collection[str] | None, max_length: int | None
+    name: str, meta: Any, ranges: Mapping[Any, Any], settled: Collection[Any] | None, max_length: int | None
 ) -> dict[int, Dim] | None:
     """Return the dimensions of an input that a program leaves open, as sizes up to the bounds that it has; None if there are none.
 
@@ -103,8 +109,8 @@ def open_dimensions(
         What the program knows of the input.
     ranges : mapping
         From symbols to the ranges of their values.
-    fixed : collection of str, optional
-        Inputs that have the sizes of the example. None: so have all dimensions without a largest size.
+    settled : collection, optional
+        Symbols that have their value in the example. None: so has each that has no largest one.
     max_length : int, optional
         The largest size of those that have none.
 
@@ -113,23 +119,23 @@ def open_dimensions(
     UsageError
         If a dimension has no largest size; says where to give one.
     """
-    if not isinstance(meta, torch.Tensor) or (fixed is not None and name in fixed):
+    if not isinstance(meta, torch.Tensor):
         return None
-    found = {k: _open(n, f"dimension {k} of the input {name}", ranges, fixed, max_length) for k, n in enumerate(meta.shape)}
+    found = {k: _open(n, f"dimension {k} of the input {name}", ranges, settled, max_length) for k, n in enumerate(meta.shape)}
     return {k: size for k, size in found.items() if size is not None} or None
 
 
-def _open(n: Any, where: str, ranges: Mapping[Any, Any], fixed: Collection[str] | None, max_length: int | None) -> Dim | None:
+def _open(n: Any, where: str, ranges: Mapping[Any, Any], settled: Collection[Any] | None, max_length: int | None) -> Dim | None:
     expr = n.node.expr if isinstance(n, torch.SymInt) else None
     if expr is None or len(expr.free_symbols) != 1:
         return None
     (symbol,) = expr.free_symbols
     factor, constant = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
-    if expr != factor * symbol + constant or not factor.is_integer or factor < 1 or symbol not in ranges:
+    if expr != factor * symbol + constant or not factor.is_integer or factor < 1 or symbol not in ranges or symbol in (settled or ()):
         return None
     least, most, size = int(ranges[symbol].lower), ranges[symbol].upper, _written_name(symbol, n.node.shape_env)
     if most > _LARGEST:
-        if fixed is None:
+        if settled is None:
             return None
         if max_length is None:
             raise UsageError(

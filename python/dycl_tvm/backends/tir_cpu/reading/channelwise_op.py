@@ -12,7 +12,17 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 
 from dycl_tvm.backends.tir_cpu.reading.ranges import branches, conjunction, is_conditional
-from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages, replace_loads, substitute, tensor_of, uses
+from dycl_tvm.backends.tir_cpu.reading.stages import (
+    Stage,
+    deciding_loads_of,
+    inlined,
+    loads_of,
+    read_stages,
+    replace_loads,
+    substitute,
+    tensor_of,
+    uses,
+)
 from dycl_tvm.backends.tir_cpu.words.workload import PACKED_DTYPES, Tensor
 
 
@@ -80,11 +90,15 @@ class ChannelwiseOp:
 
     @property
     def batch_rows(self) -> list[tuple[int, ...]]:
-        """Of each input, whether row r of the batch depends on its row r alone, as ``loops.ROWS`` has it."""
+        """Of each input, whether row r of the batch depends on its row r alone, as ``loops.ROWS`` has it.
+
+        What decides an address or divides a whole number has no rows: all that is read of it must have been computed.
+        """
         exprs = [self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))]
-        loads = [load for e in exprs for load in loads_of(e)]
+        loads, deciding = ([load for e in exprs for load in of(e)] for of in (loads_of, deciding_loads_of))
         firsts = [[load.indices[0] for load in loads if load.indices and load.source.same_as(p)] for p in self.params]
-        return [(0,) if found and all(i.same_as(self.axes[0]) for i in found) else () for found in firsts]
+        whole = [any(load.source.same_as(p) for load in deciding) for p in self.params]
+        return [(0,) if found and not w and all(i.same_as(self.axes[0]) for i in found) else () for found, w in zip(firsts, whole)]
 
 
 def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:

@@ -117,6 +117,16 @@ def loads_of(expr: Any) -> list[Any]:
     return found
 
 
+def deciding_loads_of(expr: Any) -> list[Any]:
+    """Return the loads in an expression that decide an address or are in a division of whole numbers, as what has a name may."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.extend(v for i in load.indices for v in loads_of(i))))
+    for kind in (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod):
+        tvm_ffi.structural_walk(expr, (kind, lambda e: found.extend([] if "float" in str(e.ty.dtype) else loads_of(e))))
+    tvm_ffi.structural_walk(expr, (tirx.Let, lambda e: found.extend(loads_of(e.value))))
+    return found
+
+
 def uses(expr: Any, variables: Sequence[Any]) -> bool:
     """Whether an expression mentions one of the variables."""
     found = []

@@ -27,6 +27,8 @@ _BUILTIN = (type(torch.sum), type(_T.sum), type(_T.__add__))
 _UNREAD = frozenset(("device", "layout", "pin_memory", "non_blocking", "memory_format", "cudnn_enable", "cudnn_enabled", "implicit"))
 #: Names of arguments that the function has another name for.
 _RENAMED = {"self": "input", "train": "training"}
+#: Operators whose attribute of tensors has another name.
+_ATTRIBUTES = {"numpy_T": "T", "matrix_H": "H"}
 #: The end of a slice that has none.
 _NO_END = 2**63 - 1
 
@@ -67,6 +69,9 @@ def _builtin_of(func: OpOverload, known: Callable[[Any], bool]) -> Callable[...,
     for function in found:
         if isinstance(function, _BUILTIN) and known(function):
             return functools.partial(_by_order, func, function)
+    attribute = getattr(_T, _ATTRIBUTES.get(name, name), None)
+    if inspect.isgetsetdescriptor(attribute) and known(attribute.__get__):
+        return attribute.__get__
     if name.endswith("_"):
         given = next((f for h in holders if isinstance(f := getattr(h, name[:-1], None), _BUILTIN) and known(f)), None)
         return None if given is None else functools.partial(_in_place, func, given)
@@ -152,6 +157,32 @@ def _layer_norm(t: Any, shape: Any, weight: Any = None, bias: Any = None, eps: f
     return F.layer_norm(t, shape, weight, bias, eps), KeptForGradients(), KeptForGradients()
 
 
+def _group_norm(t: Any, weight: Any, bias: Any, rows: Any, channels: Any, size: Any, groups: int, eps: float) -> Any:
+    return F.group_norm(t, groups, weight, bias, eps), KeptForGradients(), KeptForGradients()
+
+
+def _norm_of_this_batch(t: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """Normalise by the batch itself; of one row, which is what the exporter makes of an instance norm, each channel by itself."""
+    if len(rest) != 3 or rest[0] is not True or type(t.shape[0]) is not int or t.shape[0] != 1:
+        return NotImplemented
+    return F.instance_norm(t, None, None, weight, bias, True, *rest[1:]), KeptForGradients(), KeptForGradients()
+
+
+def _upsampled(t: Any, size: Any, factors: Any) -> Any:
+    return NotImplemented if size is not None or factors is None else F.interpolate(t, scale_factor=list(factors))
+
+
+def _spread(func: Any) -> Callable[..., Any]:
+    """Return a variance or its root, whose correction an operator may have as a float."""
+
+    def spread(t: Any, *args: Any, correction: Any = None, **kwargs: Any) -> Any:
+        if correction is None:
+            return func(t, *args, **kwargs)
+        return func(t, *args, correction=int(correction) if correction == int(correction) else correction, **kwargs)
+
+    return spread
+
+
 def _to_copy(t: Any, *, dtype: Any = None, **_where: Any) -> Any:
     return t.clone() if dtype is None else t.to(dtype, copy=True)
 
@@ -184,6 +215,12 @@ _WRITTEN: dict[Any, Callable[..., Any]] = {
     _aten._native_batch_norm_legit_no_training: _batch_norm,
     _aten.max_pool2d_with_indices: lambda *args: (F.max_pool2d(*args), KeptForGradients()),
     _aten.native_layer_norm: _layer_norm,
+    _aten.constant_pad_nd: lambda t, pad, value=0: F.pad(t, pad, "constant", value),
+    _aten.native_group_norm: _group_norm,
+    _aten._native_batch_norm_legit: _norm_of_this_batch,
+    **dict.fromkeys([_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d], _upsampled),
+    _aten.var: _spread(torch.var),
+    _aten.std: _spread(torch.std),
     _aten._to_copy: _to_copy,
     _aten.to: _to,
     _aten._unique2: _unique2,

@@ -252,7 +252,7 @@ HANDLERS: dict[Any, Handler] = {
     _T.tolist: to_list,
     **dict.fromkeys(named("transpose swapaxes swapdims", _T, torch), transpose),
     **dict.fromkeys([_T.mT.__get__, _T.mH.__get__, _T.adjoint, torch.adjoint], transpose),  # type: ignore[attr-defined]
-    **dict.fromkeys([_T.t, torch.t, _T.T.__get__], matrix_transpose),  # type: ignore[attr-defined]
+    **dict.fromkeys([_T.t, torch.t, _T.T.__get__, _T.H.__get__], matrix_transpose),  # type: ignore[attr-defined]
     **dict.fromkeys(named("select", _T, torch), selected_by),
     **dict.fromkeys(named("narrow", _T, torch), narrowed),
     **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like], like),

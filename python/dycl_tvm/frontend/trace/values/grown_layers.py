@@ -204,12 +204,20 @@ def max_pool(
 def average_pool(
     func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
 ) -> Any:
-    """Take the mean of neighbours, of which the padding is part."""
-    if ceil_mode or not (count_include_pad or padding in (0, (0,), [0])):
+    """Take the mean of neighbours, of which the padding is part or not."""
+    plain = count_include_pad or padding in (0, (0,), [0])
+    if ceil_mode or not (plain or t.is_floating()):
         return refuse_call(func, t)
 
     def layer(x: torch.Tensor) -> torch.Tensor:
-        return func(x, kernel_size, stride, padding)  # type: ignore[no-any-return]
+        made: torch.Tensor = func(x, kernel_size, stride, padding)
+        if plain or not isinstance(x, StagedTensor):
+            return made
+        first = t.dim_() - _AROUND[func]
+        there = torch.ones([1 if d < first else n for d, n in enumerate(x.shape)], dtype=dtype_of(t))
+        for d, length in t.lengths.items():
+            there = there if d < first else masked(there, d, length, 0)
+        return made / func(there, kernel_size, stride, padding)  # the share of each window that is no padding
 
     return _pooled(func, t, layer, kernel_size, stride, padding, 1, 0)
 
@@ -238,26 +246,43 @@ def adaptive_average(func: Any, t: Grown, output_size: Any) -> Any:
 
 
 def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = None) -> Any:
-    """Pad with a number, or with elements that the last dimension has."""
+    """Pad with a number, or with elements that the last dimensions have, one of them after the other."""
     if mode == "constant":
         return pad_with(func, t, pad, mode, value)
-    if mode not in ("reflect", "replicate", "circular") or t.along != t.dim_() - 1 or len(pad) != 2 or not all(type(n) is int for n in pad):
+    dims = [t.dim_() - 1 - k for k in range(len(pad) // 2)]
+    empty = {d for d, n in t.lengths.items() if n.bounds[0] < 1}
+    if mode not in ("reflect", "replicate", "circular") or not dims or not all(type(n) is int for n in pad):
         return refuse_call(func, t)
-    left, right = pad
+    if dims[-1] not in (1, 2) or dims[-1] - 1 in empty:  # PyTorch takes no others, and of these only the batch may be empty
+        return refuse_call(func, t)
+    made: Any = t
+    for k, d in enumerate(dims):
+        left, right = pad[2 * k : 2 * k + 2]
+        if left or right or d in empty:
+            made = _padded_along(func, made, d, left, right, mode)
+    return made
+
+
+def _padded_along(func: Any, t: Grown, along: int, left: int, right: int, mode: str) -> Any:
+    size = int(t.buffer.shape[along])
 
     def layer(x: torch.Tensor) -> torch.Tensor:
         if not isinstance(x, StagedTensor):
-            return func(x, pad, mode)  # type: ignore[no-any-return]
-        places = torch.arange(int(x.shape[-1]) + left + right) - left
-        last = to_tensor(number(t.length), torch.int64) - 1
+            # PyTorch does not pad one dimension of several; what it says of one does not depend on the others
+            row = torch.zeros(1, 1, int(x.shape[along]))
+            return x.new_zeros(()).expand([n if d != along else func(row, (left, right), mode).shape[2] for d, n in enumerate(x.shape)])
+        places = torch.arange(size + left + right) - left
+        last = to_tensor(number(t.lengths[along]) if along in t.lengths else size, torch.int64) - 1
         if mode == "reflect":
             places = places.abs()
             places = torch.where(places > last, 2 * last - places, places)
         elif mode == "circular":
             places = torch.remainder(places, (last + 1).clamp(min=1))
-        return x.index_select(-1, torch.minimum(places, last).clamp(0, int(x.shape[-1]) - 1))
+        return x.index_select(along, torch.minimum(places, last).clamp(0, size - 1))
 
-    return _along(func, t, layer, {t.along: _Window(1, left + right)})
+    if along not in t.lengths:
+        func(torch.zeros(1, 1, size), (left, right), mode)  # raises what PyTorch raises of it
+    return _along(func, t, layer, {along: _Window(1, left + right)})
 
 
 def interpolate(
@@ -321,8 +346,12 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
     """Normalise groups of channels by the mean and the variance of what there is of them."""
     shape = t.buffer.shape
     mixed = {d: n for d, n in t.lengths.items() if d >= 2}
-    if not mixed or 1 in t.lengths or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
+    if 1 in t.lengths or dtype_of(t) not in (torch.float32, torch.float64) or shape[1] % groups:
         return refuse_call(func, t)
+    if not mixed:  # each row of the batch by itself; of single elements PyTorch says that there are too few
+        if math.prod(shape[2:]) < 2:
+            return refuse_call(func, t)
+        return new_in(F.group_norm(t.padded(), groups, weight, bias, eps), t.lengths, t.contiguous_)
     for d in mixed:
         _check_lengths(func, t, d, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
     dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]

@@ -379,14 +379,16 @@ def bincount(func: Any, input: torch.Tensor, weights: torch.Tensor | None = None
 
 
 def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
-    """Repeat the whole: along the dimension of unknown length it is joined with itself."""
+    """Repeat the whole: along dimensions of unknown length it is joined with itself."""
     wanted = flat(sizes)
-    along = t.along + len(wanted) - t.dim_()
-    if not all(type(n) is int for n in wanted) or along < t.along or wanted[along] < 1:
+    more = len(wanted) - t.dim_()
+    lengths = {d + more: n for d, n in t.lengths.items()}
+    if more < 0 or not all(type(n) is int for n in wanted) or any(wanted[d] < 1 for d in lengths):
         return refuse_call(func, t)
-    times, wanted[along] = wanted[along], 1
-    made: Any = new(t.padded().repeat(wanted), along, t.length)
-    return made if times == 1 else cat(torch.cat, [made] * times, along)
+    made: Any = new_in(t.padded().repeat([1 if d in lengths else n for d, n in enumerate(wanted)]), lengths, True)
+    for d in lengths:
+        made = made if wanted[d] == 1 else cat(torch.cat, [made] * wanted[d], d)
+    return made
 
 
 def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:

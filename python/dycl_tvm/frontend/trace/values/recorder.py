@@ -514,6 +514,10 @@ def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     return own
 
 
+#: Types of arguments that are tensors.
+_TENSORS = ("Tensor", "Optional[Tensor]")
+
+
 def _lower_scalars(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -526,7 +530,7 @@ def _lower_scalars(
     bound = _bind(func, args, kwargs)
     replaced = {}
     for key, value in bound.items():
-        if scalars.is_symbolic(value) and declared[key] in ("Tensor", "number", "Optional[Tensor]", "Optional[number]"):
+        if scalars.is_symbolic(value) and declared[key] in (*_TENSORS, "number", "Optional[number]"):
             replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
         elif any(scalars.is_symbolic(v) for v in leaves(value)):
             refuse_lengths(leaves(value), "a size")
@@ -535,7 +539,7 @@ def _lower_scalars(
                 current().origin(),
                 "keep shapes and dimensions static; index with a tensor (torch.index_select) instead of a number",
             )
-    if all(declared[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
+    if all(declared[k] in _TENSORS for k in replaced):
         return (func, *_positional(func, {**bound, **replaced}))
     packet = getattr(aten, name, None)
     wanted = {k for k in bound if bound[k] is not None}
@@ -544,9 +548,9 @@ def _lower_scalars(
         types = {a.name: str(a.type) for a in twin._schema.arguments}
         if "out" in types or not wanted <= set(types):
             continue
-        if all(types[k] in ("Tensor", "Optional[Tensor]") for k in replaced):
+        if all(types[k] in _TENSORS for k in replaced):
             others = {
-                k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] == "Tensor" and isinstance(v, (int, float)) else v)
+                k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] in _TENSORS and isinstance(v, (int, float)) else v)
                 for k, v in bound.items()
             }
             return (twin, *_positional(twin, {**others, **replaced}))
