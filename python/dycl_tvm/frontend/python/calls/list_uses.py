@@ -83,7 +83,7 @@ def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[st
 
 def _keys_of(x: Any, key: Any) -> Any:
     """Return the list of what a function gives for each item; None if it is no list of numbers."""
-    keys = listed(Map(function=key, sources=(own(x),)))
+    keys = listed(Map(function=key, sources=(own(x),)), "keys")
     return keys if issubclass(type(keys), KeptList) else None
 
 
