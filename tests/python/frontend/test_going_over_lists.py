@@ -137,6 +137,37 @@ def unlike_sources(x):
     return together, list(zip(found[1:], map(counted, found))), list(map(lambda a, b: counted(a) - b, found, found[2:])), calls[0]
 
 
+def of_tensors(x):
+    """Tensors of one element are in the order of their numbers."""
+    found = [(o * 7).sin().sum() for o in tensors(x)]
+    return max(found, default=None), min((-o for o in found), default=x), sorted(found), sorted([o[None] for o in found], reverse=True)
+
+
+def trips_of_their_own(x):
+    """What gives the items has loops, branches and exceptions."""
+
+    def counted(i):
+        state, n = "first", 0
+        while state != "end":
+            n += 1
+            state = "end" if n > i else "next"
+        return n
+
+    def checked(i):
+        if i > 2:
+            raise ValueError("more than 2")
+        return i + 1
+
+    total = 0
+    for n in map(counted, ints(x)):
+        total = total * 2 + n
+        if total > 20:
+            break
+    for n in (checked(i) for i in ints(x)):
+        total = total + n
+    return total, list(map(counted, ints(x)))
+
+
 def in_order(x):
     found, pairs = ints(x), scored(x)
     found.sort(reverse=True)
@@ -165,7 +196,7 @@ def joined(x):
 
 RIGHT: list[Callable[..., Any]] = [
     *(comprehensions, nested, of_ranges_and_fields, generators, quantifiers, read_late, extremes_by_key, in_order),
-    *(by_keys_of_the_run, unlike_sources, places, joined),
+    *(by_keys_of_the_run, unlike_sources, of_tensors, trips_of_their_own, places, joined),
     Counting().eval(),
 ]
 

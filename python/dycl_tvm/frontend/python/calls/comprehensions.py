@@ -55,7 +55,7 @@ def each_of(items: Any, body: Callable[[Any], Any]) -> bool:
     loop = For(items, (), False, False)
     for item in loop.iterate({}):
         with loop:
-            body(item)
+            body(loop.item(item))
             loop.end({})
         if loop.stop:
             break
