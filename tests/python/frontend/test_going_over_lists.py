@@ -140,7 +140,14 @@ def unlike_sources(x):
 def of_tensors(x):
     """Tensors of one element are in the order of their numbers."""
     found = [(o * 7).sin().sum() for o in tensors(x)]
-    return max(found, default=None), min((-o for o in found), default=x), sorted(found), sorted([o[None] for o in found], reverse=True)
+    quantified = any([o > 2 for o in found]), all([o > -2 for o in found]), any(found)
+    return (
+        max(found, default=None),
+        min((-o for o in found), default=x),
+        sorted(found),
+        sorted([o[None] for o in found], reverse=True),
+        quantified,
+    )
 
 
 def trips_of_their_own(x):

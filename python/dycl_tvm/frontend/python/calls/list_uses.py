@@ -116,11 +116,11 @@ def _place_of_extreme(x: Any, largest: bool) -> Any:
 
 
 def quantified(x: Any, every: bool) -> Any:
-    """Return whether all numbers of a list are true, or any; None where the rows do not tell."""
+    """Return whether all numbers of a list, or tensors of one element, are true, or any; None where the rows do not tell."""
     if not issubclass(type(x), KeptList):
         return None
-    form, rows = items_of(x).form, items_of(x).rows[0]
-    if not isinstance(form, Leaf) or not form.kind:
+    rows: Any = items_of(x).rows[0] if getattr(items_of(x).form, "kind", "") else _numbers_of(x)
+    if rows is None:
         return None
     return told((rows != 0).all() if every else (rows != 0).any())
 
