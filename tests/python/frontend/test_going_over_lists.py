@@ -111,6 +111,70 @@ def extremes_by_key(x):
     return best, min(ints(x), key=lambda i: -i, default=-1), max(tensors(x), key=lambda o: o[0, 0], default=x)
 
 
+def by_keys_of_the_run(x):
+    """Numbers of items, in the order of these, and items that are made as their keys are asked for."""
+    s, calls = [s for _, s, _ in scored(x)], [0]
+
+    def counted(i):
+        calls[0] += 1
+        return i * calls[0] % 7
+
+    order = sorted(range(len(s)), key=s.__getitem__, reverse=True)
+    best, made = min(enumerate(s), key=lambda p: p[1], default=None), max((counted(i) for i in ints(x)), key=counted, default=9)
+    last = max(range(len(s), 0, -1), key=lambda i: i % 3, default=-1)
+    return order, best, made, calls[0], last, sorted((o * 2 for o in tensors(x)), key=lambda o: (o * 7).sin().sum())
+
+
+def unlike_sources(x):
+    """What is behind the end of the first that ends is not made."""
+    calls, found = [0], ints(x)
+
+    def counted(i):
+        calls[0] += 1
+        return i * calls[0]
+
+    together = [a + b for a, b in zip((counted(i) for i in found), found)]
+    return together, list(zip(found[1:], map(counted, found))), list(map(lambda a, b: counted(a) - b, found, found[2:])), calls[0]
+
+
+def of_tensors(x):
+    """Tensors of one element are in the order of their numbers."""
+    found = [(o * 7).sin().sum() for o in tensors(x)]
+    quantified = any([o > 2 for o in found]), all([o > -2 for o in found]), any(found)
+    return (
+        max(found, default=None),
+        min((-o for o in found), default=x),
+        sorted(found),
+        sorted([o[None] for o in found], reverse=True),
+        quantified,
+    )
+
+
+def trips_of_their_own(x):
+    """What gives the items has loops, branches and exceptions."""
+
+    def counted(i):
+        state, n = "first", 0
+        while state != "end":
+            n += 1
+            state = "end" if n > i else "next"
+        return n
+
+    def checked(i):
+        if i > 2:
+            raise ValueError("more than 2")
+        return i + 1
+
+    total = 0
+    for n in map(counted, ints(x)):
+        total = total * 2 + n
+        if total > 20:
+            break
+    for n in (checked(i) for i in ints(x)):
+        total = total + n
+    return total, list(map(counted, ints(x)))
+
+
 def in_order(x):
     found, pairs = ints(x), scored(x)
     found.sort(reverse=True)
@@ -138,7 +202,8 @@ def joined(x):
 
 
 RIGHT: list[Callable[..., Any]] = [
-    *(comprehensions, nested, of_ranges_and_fields, generators, quantifiers, read_late, extremes_by_key, in_order, places, joined),
+    *(comprehensions, nested, of_ranges_and_fields, generators, quantifiers, read_late, extremes_by_key, in_order),
+    *(by_keys_of_the_run, unlike_sources, of_tensors, trips_of_their_own, places, joined),
     Counting().eval(),
 ]
 
@@ -182,7 +247,19 @@ def what_a_search_left(x):
     return any(made), list(made)
 
 
-@pytest.mark.parametrize("model", [one_by_one, what_a_search_left], ids=lambda m: m.__name__)
+def one_more_than_another(x):
+    """Python asks the first for an item more before it sees that the second is at its end."""
+    calls = [0]
+
+    def counted(i):
+        calls[0] += 1
+        return i
+
+    found = ints(x)
+    return list(zip(map(counted, found), found[1:])), calls[0]
+
+
+@pytest.mark.parametrize("model", [one_by_one, what_a_search_left, one_more_than_another], ids=lambda m: m.__name__)
 def test_where_a_generator_stands_is_not_known(model: Callable[..., Any]) -> None:
     with pytest.raises(UnsupportedError):
         stage(model, INPUTS[0], max_length=20)

@@ -21,7 +21,7 @@ from dycl_tvm.frontend.python.calls import builtins as substitutes
 from dycl_tvm.frontend.python.calls.builtin_methods import note_method
 from dycl_tvm.frontend.python.calls.by_length import counters_of, tried_by_length
 from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatched, refuse_question
-from dycl_tvm.frontend.python.calls.comprehensions import has_items_of_the_run, taken
+from dycl_tvm.frontend.python.calls.comprehensions import taken
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
@@ -92,7 +92,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, Poison):
         use(callee)
     check_lifetime(callee, args)
-    if args and has_items_of_the_run(args[0]):
+    if args:
         args = taken(callee, args, kwargs)
     substitute = substitutes.find(callee)
     if substitute is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from operator import itemgetter
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -17,7 +18,7 @@ from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.iterators import Filter, OwnIterator, own
 from dycl_tvm.frontend.python.calls.kept_lists import KeptMethod
 from dycl_tvm.frontend.python.flow.branches import ifexp
-from dycl_tvm.frontend.python.flow.for_loops import For, is_rolled
+from dycl_tvm.frontend.python.flow.for_loops import For, SymbolicRange, is_rolled
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn, in_turn
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program
@@ -29,6 +30,10 @@ from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_parts import row_of
 
 Each = Callable[[Callable[[Any], Any], Any], Any]
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 def list_of(made: list[Any], items: Any, whole: Callable[[Any], list[Any]], each: Each) -> Any:
@@ -50,7 +55,7 @@ def each_of(items: Any, body: Callable[[Any], Any]) -> bool:
     loop = For(items, (), False, False)
     for item in loop.iterate({}):
         with loop:
-            body(item)
+            body(loop.item(item))
             loop.end({})
         if loop.stop:
             break
@@ -88,7 +93,7 @@ class RunTimeGenerator(OwnIterator):
         inner = in_turn(self.source) if self.every and self.used is False else None
         if inner is None:
             return None
-        return InTurn(inner.count, lambda index: self.each(_itself, inner.item(index)), (*inner.of, self))
+        return InTurn(inner.count, lambda index: self.each(_itself, inner.item(index)), (*inner.of, self), computes=True)
 
     def __next__(self) -> NoReturn:
         raise UnsupportedError(
@@ -105,10 +110,6 @@ def _was_used(x: RunTimeGenerator) -> bool:
     return bool(x.used)
 
 
-def _itself(x: Any) -> Any:
-    return x
-
-
 #: What takes all items before it does anything that the program sees.
 _TAKE_ALL = (list, tuple, sorted, sum, set, frozenset)
 _METHODS_THAT_TAKE_ALL = ("extend", "join", "__iadd__")
@@ -116,6 +117,8 @@ _METHODS_THAT_TAKE_ALL = ("extend", "join", "__iadd__")
 
 def taken(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arguments of a call with a list in the place of the items, if the callee takes all of them."""
+    if not has_items_of_the_run(args[0]) and not (callee is sorted and is_run_time_range(args[0])):
+        return args
     takes_all = type(callee) is KeptMethod or any(callee is x for x in _TAKE_ALL)
     if type(callee) is types.BuiltinFunctionType and not takes_all:
         is_limit = (callee is max or callee is min) and len(args) == 1 and kwargs.get("key") is None
@@ -130,9 +133,27 @@ def has_items_of_the_run(x: Any) -> bool:
     return issubclass(type(x), OwnIterator) and (is_rolled(x) or (type(x) is Filter and is_rolled(x.source)))
 
 
-def listed(x: Any) -> Any:
-    """Return a list of what an iterator gives."""
-    made, items, each = current().get(GrowingLists).made([], _users_frame()), x, _put
+def is_run_time_range(x: Any) -> bool:
+    """Whether something is a range that is as long as the run says."""
+    return issubclass(type(x), SymbolicRange)
+
+
+def extreme_by_key(callee: Any, items: Any, given: dict[str, Any]) -> Any:
+    """Return what ``max`` or ``min``, the callee, gives by a key, which is asked for before the next item is."""
+    call = program().operators.call
+    pairs = listed(items, "pairs", lambda x: (x, call(given["key"], x)))
+
+    def best() -> Any:
+        return program().operators.getitem(call(callee, pairs, key=itemgetter(1)), 0)
+
+    if "default" not in given:
+        return best()
+    return ifexp(call(len, pairs) > 0, best, lambda: given["default"])
+
+
+def listed(x: Any, of: str = "items", made_of: Callable[[Any], Any] = _itself) -> Any:
+    """Return a list of what is made of the items that an iterator gives."""
+    made, items, each = current().get(GrowingLists).made([], _users_frame(), of), x, _put
     if issubclass(type(x), RunTimeGenerator):
         if _was_used(x):
             return made
@@ -146,16 +167,16 @@ def listed(x: Any) -> Any:
             wanted = found if x.wanted else program().operators.not_(found)
             return ifexp(wanted, lambda: put(item), lambda: False)
 
-    return _collected(made, items, each)
+    return _collected(made, items, each, made_of)
 
 
 def _put(put: Callable[[Any], Any], item: Any) -> Any:
     return put(item)
 
 
-def _collected(made: Any, items: Any, each: Each) -> Any:
+def _collected(made: Any, items: Any, each: Each, made_of: Callable[[Any], Any] = _itself) -> Any:
     def put(x: Any) -> bool:
-        program().operators.call(made.append, x)
+        program().operators.call(made.append, made_of(x))
         return False
 
     each_of(items, lambda item: each(put, item))

@@ -25,7 +25,7 @@ from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.hcfg.types import INT
 
 #: Where a list is made: the code, and the instruction in it.
-Place = tuple[str, int, str, int]
+Place = tuple[str, int, str, int, str]
 
 
 @dataclass
@@ -49,10 +49,10 @@ class GrowingLists:
     def __init__(self) -> None:
         self.stand_ins = StandIns[Place, _Known]()
 
-    def made(self, x: list[Any], frame: FrameType) -> Any:
-        """Return a list that code makes just now, or what stands for it."""
+    def made(self, x: list[Any], frame: FrameType, of: str = "") -> Any:
+        """Return a list that code makes just now, or what stands for it; ``of``: which one of those that one call makes."""
         code = frame.f_code
-        place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti
+        place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti, of
         heap, known = current().heap, self.stand_ins.known.get(place)
         if known is None:
             current().get(_Made).places[id(x)] = place

@@ -150,8 +150,10 @@ class _Positions(OwnIterator):
         forwards = self.step > 0
         if forwards and (scalars.is_symbolic(first) or first < 0):
             return None
+        if type(first) is int and forwards and first == 0:
+            return InTurn(inner.count, inner.item, (*inner.of, self), inner.computes)
         count = inner.count - first if forwards else scalars.select(first < inner.count, first + 1, 0)
-        return InTurn(count, lambda index: inner.item(first + self.step * index), (*inner.of, self))
+        return InTurn(count, lambda index: inner.item(first + self.step * index), (*inner.of, self), inner.computes)
 
     def __length_hint__(self) -> int:
         at = self.position
@@ -262,11 +264,15 @@ class Enumerate(OwnIterator):
         inner, first = in_turn(self.source), self.count
         if inner is None or isinstance(first, Poison):
             return None
-        return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.of, self))
+        return InTurn(inner.count, lambda index: (first + index, inner.item(index)), (*inner.of, self), inner.computes)
 
 
 def together(sources: tuple[Any, ...]) -> InTurn | None:
-    """Return what is left of sources, as far as the shortest of them goes; None where two take their items from one iterator."""
+    """Return what is left of sources, as far as the shortest of them goes.
+
+    None where two take their items from one iterator, and where the program sees that a source is asked for an item more, as one behind
+    it may be shorter.
+    """
     found = [in_turn(source) for source in sources]
     inner = [turns for turns in found if turns is not None]
     if not inner or len(inner) < len(found):
@@ -275,8 +281,11 @@ def together(sources: tuple[Any, ...]) -> InTurn | None:
     advanced = [id(x) for x in of if issubclass(type(x), OwnIterator)]
     if len(set(advanced)) < len(advanced):
         return None
+    lengths = [scalars.operand_of(turns.count) for turns in inner]
+    if any(turns.computes and any(other != lengths[i] for other in lengths[i + 1 :]) for i, turns in enumerate(inner)):
+        return None
     count = functools.reduce(lambda a, b: scalars.select(a < b, a, b), [turns.count for turns in inner])
-    return InTurn(count, lambda index: tuple([turns.item(index) for turns in inner]), of)
+    return InTurn(count, lambda index: tuple([turns.item(index) for turns in inner]), of, any(turns.computes for turns in inner))
 
 
 class Zip(OwnIterator):
@@ -350,7 +359,7 @@ class Map(OwnIterator):
             items = inner.item(index)
             return _call(self.function, *(items[0] if self.star else items))
 
-        return InTurn(inner.count, item, inner.of)
+        return InTurn(inner.count, item, inner.of, computes=True)
 
 
 class Filter(OwnIterator):

@@ -116,6 +116,7 @@ class KeptList(Sealed, ByIndex):
             "__iadd__",
             "__setitem__",
             "__delitem__",
+            "__getitem__",
             "count",
             "index",
             "reverse",

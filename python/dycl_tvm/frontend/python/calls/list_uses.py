@@ -69,11 +69,12 @@ def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[st
         return None
     x, key = args[0], given.get("key")
     keys = x if key is None else _keys_of(x, key)
-    if keys is None or (key is None and not getattr(items_of(x).form, "kind", "")) or _numbers_of(keys) is None:
+    if keys is None or _numbers_of(keys) is None:
         return None
 
     def best() -> Any:
-        return x[_place_of_extreme(keys, callee is max)] if key is not None else _extreme(keys, callee is max)
+        numbers = key is None and items_of(x).form.kind  # a tensor is one of them, and no new one
+        return _extreme(x, callee is max) if numbers else x[_place_of_extreme(keys, callee is max)]
 
     if "default" in given:
         return ifexp(length_of(x) > 0, best, lambda: given["default"])
@@ -83,7 +84,7 @@ def extreme_of(callee: Callable[..., Any], args: tuple[Any, ...], given: dict[st
 
 def _keys_of(x: Any, key: Any) -> Any:
     """Return the list of what a function gives for each item; None if it is no list of numbers."""
-    keys = listed(Map(function=key, sources=(own(x),)))
+    keys = listed(Map(function=key, sources=(own(x),)), "keys")
     return keys if issubclass(type(keys), KeptList) else None
 
 
@@ -115,11 +116,11 @@ def _place_of_extreme(x: Any, largest: bool) -> Any:
 
 
 def quantified(x: Any, every: bool) -> Any:
-    """Return whether all numbers of a list are true, or any; None where the rows do not tell."""
+    """Return whether all numbers of a list, or tensors of one element, are true, or any; None where the rows do not tell."""
     if not issubclass(type(x), KeptList):
         return None
-    form, rows = items_of(x).form, items_of(x).rows[0]
-    if not isinstance(form, Leaf) or not form.kind:
+    rows: Any = items_of(x).rows[0] if getattr(items_of(x).form, "kind", "") else _numbers_of(x)
+    if rows is None:
         return None
     return told((rows != 0).all() if every else (rows != 0).any())
 
@@ -132,8 +133,6 @@ def sorted_of(x: Any, given: dict[str, Any]) -> Any:
     key, down = given.get("key"), given.get("reverse", False)
     if not given.keys() <= {"key", "reverse"} or type(down) not in (bool, int):
         return None
-    if key is None and not getattr(items_of(x).form, "kind", ""):
-        return None
     keys = x if key is None else _keys_of(x, key)
     numbers = None if keys is None else _numbers_of(keys)
     if numbers is None:
@@ -141,7 +140,7 @@ def sorted_of(x: Any, given: dict[str, Any]) -> Any:
     if numbers.dtype.is_floating_point:
         limit(scalars.operand_of(told((numbers == numbers).all())), "sorted() is given a NaN, whose place Python does not define,")
     ordered, places = torch.sort(numbers, stable=True, descending=bool(down))
-    columns = [ordered] if key is None else [_moved(rows, places) for rows in items_of(x).rows]
+    columns = [ordered] if key is None and items_of(x).form.kind else [_moved(rows, places) for rows in items_of(x).rows]
     return program().state.lists.copied(x, list, columns)
 
 

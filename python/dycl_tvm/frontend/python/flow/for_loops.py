@@ -9,7 +9,8 @@ with all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
@@ -79,25 +80,32 @@ class For(Loop):
         #: What is left of a range that Python knows, from a trip on that may be rolled.
         self._left = range(0)
         self._index: Any = None
+        #: Gives the item of a number, where the loop goes over numbers of items.
+        self._item_of: Callable[[Any], Any] | None = None
+
+    def item(self, x: Any) -> Any:
+        """Return the item of a trip, given what :meth:`iterate` yields for it: inside of the trip, as code of the program may make it."""
+        return x if self._item_of is None else self._item_of(x)
 
     def iterate(self, variables: dict[str, Any]) -> Iterator[Any]:
-        """Yield the items."""
+        """Yield what :meth:`item` makes the items of."""
         items = self._iterable
         if isinstance(items, SymbolicRange):
             yield from self._iterate_rolled(items, variables)
             return
         if (turns := in_turn(items)) is not None:
+            self._item_of = turns.item
             with turns.under_way():
-                for index in self._iterate_rolled(SymbolicRange(0, turns.count, 1), variables):
-                    yield turns.item(index)
+                yield from self._iterate_rolled(SymbolicRange(0, turns.count, 1), variables)
             return
         if isinstance(items, Grown) and 0 in items.lengths:
-            for index in self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables):
-                yield row_of(items, index)
+            self._item_of = functools.partial(row_of, items)
+            yield from self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables)
             return
         if isinstance(items, Numbers):
-            for index in self._iterate_rolled(SymbolicRange(0, items.items.sizes()[0], 1), variables):
-                yield item_of(row_of(items.items, index))
+            rows = items.items
+            self._item_of = lambda index: item_of(row_of(rows, index))
+            yield from self._iterate_rolled(SymbolicRange(0, rows.sizes()[0], 1), variables)
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
         self._variables = self._own(variables)

@@ -36,11 +36,14 @@ class InTurn:
         Gives the item of a number.
     of : tuple of ByIndex
         The lists that hold the items, and the iterators that the loop advances.
+    computes : bool
+        Whether code of the program gives an item, so that it shows which of them were asked for.
     """
 
     count: Any
     item: Callable[[Any], Any]
     of: tuple[ByIndex, ...]
+    computes: bool = False
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:

@@ -266,13 +266,16 @@ class Rewriter(ComprehensionRewriter):
         name = self._fresh("for")
         iterated = self._listed(node.iter) or self.visit(node.iter)
         temporary = self._fresh("item")
-        assign = self._store(node.target, ast.Name(temporary, ast.Load()), node)
+        item = placed(
+            ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "item", ast.Load()), [ast.Name(temporary, ast.Load())], []), node.target
+        )
+        assign = self._store(node.target, item, node)
         target = ast.Name(temporary, ast.Store())
         return self._rewritten_loop(
             node,
             name,
-            f"{name} = DY.for_(ITER, NAMES, BARRIER, YIELDS)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n    ASSIGN\n"
-            f"    with {name}:\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
+            f"{name} = DY.for_(ITER, NAMES, BARRIER, YIELDS)\nfor TARGET in {name}.iterate(locals()):\n    RESTORE\n"
+            f"    with {name}:\n        ASSIGN\n        BODY\n        {name}.end(locals())\n    RESTORE2\n"
             f"    if {name}.stop:\n        break\nRESTORE4\nif {name}.completed:\n"
             f"    with {name}.orelse():\n        ORELSE\n{name}.finish(locals())\nRESTORE3",
             ITER=iterated,
