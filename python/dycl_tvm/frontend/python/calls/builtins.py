@@ -21,7 +21,7 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
-from dycl_tvm.frontend.python.calls.comprehensions import extreme_by_key, has_items_of_the_run, is_run_time_range, quantified_items
+from dycl_tvm.frontend.python.calls.comprehensions import extreme_by_key, is_counted_by_the_run, quantified_items
 from dycl_tvm.frontend.python.calls.frames import TABLE as FRAMES
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
@@ -149,9 +149,8 @@ def _extremum(largest: bool) -> Substitute:
         if (found := extreme_of(callee, args, kwargs)) is not None:
             return found
         if kwargs.get("key") is not None and kwargs.keys() <= {"key", "default"}:
-            if len(args) == 1 and (has_items_of_the_run(args[0]) or is_run_time_range(args[0])):
-                return extreme_by_key(callee, args[0], kwargs)
-            return _extremum_by(callee, args[0] if len(args) == 1 else args, kwargs, largest)
+            items = args[0] if len(args) == 1 else args
+            return extreme_by_key(callee, items, kwargs) if is_counted_by_the_run(items) else _extremum_by(callee, items, kwargs, largest)
         values = list(args[0]) if len(args) == 1 else list(args)
         if _plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
@@ -198,8 +197,7 @@ def _extremum_by(callee: Any, items: Any, kwargs: dict[str, Any], largest: bool)
         return callee([v for v, _ in pairs], **{**kwargs, "key": lambda _: next(keys)})
     best = pairs[0]
     for found in pairs[1:]:
-        better = found[1] > best[1] if largest else found[1] < best[1]
-        best = ifexp(better, lambda found=found: found, lambda best=best: best)
+        best = ifexp(found[1] > best[1] if largest else found[1] < best[1], lambda found=found: found, lambda best=best: best)
     return best[0]
 
 

@@ -117,7 +117,7 @@ _METHODS_THAT_TAKE_ALL = ("extend", "join", "__iadd__")
 
 def taken(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arguments of a call with a list in the place of the items, if the callee takes all of them."""
-    if not has_items_of_the_run(args[0]) and not (callee is sorted and is_run_time_range(args[0])):
+    if not (is_counted_by_the_run if callee is sorted else has_items_of_the_run)(args[0]):
         return args
     takes_all = type(callee) is KeptMethod or any(callee is x for x in _TAKE_ALL)
     if type(callee) is types.BuiltinFunctionType and not takes_all:
@@ -133,9 +133,9 @@ def has_items_of_the_run(x: Any) -> bool:
     return issubclass(type(x), OwnIterator) and (is_rolled(x) or (type(x) is Filter and is_rolled(x.source)))
 
 
-def is_run_time_range(x: Any) -> bool:
-    """Whether something is a range that is as long as the run says."""
-    return issubclass(type(x), SymbolicRange)
+def is_counted_by_the_run(x: Any) -> bool:
+    """Whether something is such, or a range that is as long as the run says."""
+    return has_items_of_the_run(x) or issubclass(type(x), SymbolicRange)
 
 
 def extreme_by_key(callee: Any, items: Any, given: dict[str, Any]) -> Any:
