@@ -2,6 +2,7 @@
 #include "worker.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -57,6 +58,13 @@ struct Worker::Ended {
     }
   }
 
+  static bool AreNone() {
+    pthread_mutex_lock(&mutex);
+    const bool none = first == nullptr;
+    pthread_mutex_unlock(&mutex);
+    return none;
+  }
+
   static bool IsThis() {
     for (const Ended* one = first; one != nullptr; one = one->next) {
       if (pthread_equal(one->thread, pthread_self()) != 0) return true;
@@ -64,7 +72,18 @@ struct Worker::Ended {
     return false;
   }
 
+  // At the end of the process, for those who count threads that nobody has joined. One may still be
+  // in the program's function: it is not waited for.
+  static void JoinAtEnd() {
+    for (int tries = 0; tries < 100 && !AreNone(); ++tries) {
+      usleep(50);
+      JoinReturned();
+    }
+  }
+
   static void Add(std::unique_ptr<Ended> one) {
+    static const int at_end = atexit(JoinAtEnd);
+    static_cast<void>(at_end);
     pthread_mutex_lock(&mutex);
     one->next = first;
     first = one.release();
@@ -93,9 +112,9 @@ bool JoinEndedWorkers() {
     // Not with the mutex, for which such a thread may wait before it returns.
     Worker::Ended::JoinReturned();
     pthread_mutex_lock(&Worker::Ended::mutex);
-    const bool none = Worker::Ended::first == nullptr;
     const bool is_one = Worker::Ended::IsThis();
     pthread_mutex_unlock(&Worker::Ended::mutex);
+    const bool none = Worker::Ended::AreNone();
     if (none || is_one) return none;
     usleep(50);
   }
