@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -64,11 +64,13 @@ def run_eager(model: nn.Module, args: tuple[Any, ...]) -> Eager:
 
 @contextmanager
 def _returns() -> Iterator[dict[Function, int]]:
+    lines: dict[CodeType, int] = {}
     found: dict[Function, int] = {}
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "return":
-            found[shipped_path(frame.f_code.co_filename), frame.f_code.co_name] = frame.f_lineno
+            lines.pop(frame.f_code, None)  # in order of the last return
+            lines[frame.f_code] = frame.f_lineno
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -76,6 +78,7 @@ def _returns() -> Iterator[dict[Function, int]]:
         yield found
     finally:
         sys.setprofile(before)
+        found.update({(shipped_path(code.co_filename), code.co_name): line for code, line in lines.items()})
 
 
 def passed_blocks(graph: HCFG, args: tuple[Any, ...]) -> tuple[list[Block], list[int]]:

@@ -264,9 +264,9 @@ FRONTS = [
     (
         "a trip whose first row is the last one is skipped",
         SIZED,
-        "dycl_tvm.backends.tir_cpu.front:_Skips._reaches",
-        "self.sizes[e.size] * e.factor + e.constant",
-        "self.sizes[e.size] * e.factor + e.constant - 1",
+        "dycl_tvm.backends.tir_cpu.front:_Skips._number",
+        "self.sizes[extent.size] * extent.factor + extent.constant",
+        "self.sizes[extent.size] * extent.factor + extent.constant - 1",
     ),
     (
         "all along which a softmax goes is not wanted",
