@@ -87,7 +87,7 @@ def test_factorisations_of_complex_matrices_compiled() -> None:
 def test_random_chains_of_operators_with_views_between() -> None:
     names = sorted(set(OPERATORS) - UNDEFINED)[3::23]
     chains = Chains(names)
-    chosen = [chain for seed in range(6) if is_stable(chain := chains.chain(seed))]
+    chosen = [chain for seed in range(4) if is_stable(chain := chains.chain(seed))]
     ready = [chain for chain in chosen if convertible(chain).kind == "right"]
     outcomes = [staged(chain) for chain in chosen] + compiled(ready)
     assert not _bad(outcomes)
