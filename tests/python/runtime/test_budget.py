@@ -30,7 +30,7 @@ def exits(files: tuple[Path, Path]) -> Module:
 
 
 def _profile(module: Module) -> Recording:
-    with module.profile() as p:
+    with module.profile(every=1) as p:
         for limit in (EARLY, 1.5, 2.5, LATE):
             module(X, limit)
     return p
