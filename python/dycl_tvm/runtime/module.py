@@ -219,7 +219,8 @@ class Module(LastCall):
     def profile(self, capacity: int = CAPACITY, every: int | None = None) -> Recording:
         """Return a profile of the calls inside of a ``with``: where their time goes, by kernel, sub-DNN, block, line and path.
 
-        A call allocates nothing for it in the library; it takes three looks at the clock more, and where it is timed inside one for each kernel and decision.
+        A call allocates nothing for it in the library; it takes three looks at the clock more, and where it is timed inside one for each
+        kernel and decision.
 
         Parameters
         ----------

@@ -359,7 +359,7 @@ def test_as_many_runs_are_timed_inside_as_cost_little(tmp_path: Path) -> None:
 
 
 def test_a_timed_run_stands_for_those_it_was_chosen_among(zoo: Module) -> None:
-    """Totals of quick and slow runs, of which other parts are timed: as often too high as too low, and no further off than chance allows."""
+    """Totals of quick and slow runs, of which other parts are timed: no further off than chance allows, and on average right."""
     with zoo.profile() as p:
         zoo(X, 1)
     (run,) = p.last_runs
