@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
         "--max-trips", type=positive, default=1, metavar="N", help="of those with up to N trips through a loop (default 1)"
     )
     command.add_argument(
-        *("--every",),
+        "--every",
         type=positive,
         metavar="N",
         help="time kernels in one of N runs (default: in as many as cost little; with --bound 1, in all)",
