@@ -335,7 +335,7 @@ def test_a_run_of_more_decisions_than_are_kept_is_told_of_where_it_is_timed(zoo:
 
 
 def test_as_many_runs_are_timed_inside_as_cost_little(tmp_path: Path) -> None:
-    """Of tiny kernels few, of a large one all; totals are those of both, though another part of each was timed."""
+    """Of tiny kernels few, of a large one all; these stand for the runs of both."""
     tiny = handmade.build_and_load(handmade.straight_program("k_wait", *["k_inc"] * 64), tmp_path)
     wait, go = np.full(4, 300, "float32"), np.zeros(4, "float32")
     with tiny.profile() as p:
@@ -350,10 +350,9 @@ def test_as_many_runs_are_timed_inside_as_cost_little(tmp_path: Path) -> None:
     assert not p.even
     assert [(path.kernels, len(path.times)) for path in p.paths()] == [(65, 4040)]
     assert {row.name: row.runs for row in p.by_kernel()} == {"k_wait": 4040, "k_inc": 64 * 4040}
-    told = sum(p.input_times()) + sum(took for _, took in p.block_runs().values())
-    assert 0.8 < told / p.total < 1.25  # runs that are timed inside are a little longer; without weights it is tens of times as much
-    assert quantile(p.call_times(0), 0.5) < 100_000 < p.call_times(0)[-1]
-    assert len(p.call_times(0)) > 3000
+    # Those that were timed stand for all but some of the last group; by themselves a quarter of them or more waited.
+    assert abs(len(p.call_times(0)) - 4040) < 128
+    assert quantile(p.call_times(0), 0.9) < 100_000 < p.call_times(0)[-1]
     again = Profile.from_dict(json.loads(json.dumps(p.to_dict())))
     assert (again.even, again.by_kernel(), again.call_times(0)) == (False, p.by_kernel(), p.call_times(0))
 
