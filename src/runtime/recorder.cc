@@ -4,12 +4,23 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "dispatch.h"
 
 namespace dycl {
 namespace {
+
+// The part of the time of runs that a profile may take where it chooses: 3 % is what is promised.
+constexpr double kMostCost = 0.025;
+// At least one of so many runs is timed inside.
+constexpr uint32_t kMostEvery = 128;
+// Looks at the clock in each run; the others are inside.
+constexpr uint64_t kLooksOutside = 3;
+// To copy so many decisions of a path takes as long as a look at the clock.
+constexpr double kDecisionsALook = 8;
 
 bool LinuxCountsCycles() {
   char name[4] = {};
@@ -50,6 +61,64 @@ double RecorderClock::NsPerTick() const {
   return counter_ && passed ? static_cast<double>(now.ns - first_.ns) /
                                   static_cast<double>(now.ticks - first_.ticks)
                             : 1.0;
+}
+
+void Recorder::Begin(DyclEvent* events, size_t capacity, uint32_t every) {
+  *this = Recorder();
+  events_ = events;
+  capacity_ = capacity;
+  chooses_ = every == 0;
+  every_ = chooses_ ? 1 : every;
+  clock_.Begin();
+  if (chooses_) look_ = MeasureLook();
+}
+
+// The least of several times: what else the machine does only adds to one.
+double Recorder::MeasureLook() {
+  constexpr int kLooks = 16;
+  uint64_t least = UINT64_MAX;
+  for (int k = 0; k < 48; ++k) {
+    const uint64_t before = Ticks();
+    uint64_t now = before;
+    for (int look = 0; look < kLooks; ++look) {
+      now = Ticks();
+      Write(DYCL_EVENT_CALL, 0, 0, before, now);
+    }
+    if (now - before < least) least = now - before;
+  }
+  next_ = 0;
+  written_ = kernel_end_ = 0;
+  return static_cast<double>(least) / kLooks;
+}
+
+// The first run is timed inside.
+void Recorder::BeginGroup() {
+  if (chooses_) every_ = Affordable();
+  chosen_ = static_cast<uint32_t>(random_ >> 32) % every_;
+  random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+}
+
+// Does not look at the runs of the group that begins: each has the chance 1 / `every_`.
+uint32_t Recorder::Affordable() {
+  const double left = kMostCost * ticks_ - outside_;
+  const double every = left * kMostEvery > inside_ ? inside_ / left : kMostEvery;
+  ticks_ /= 2;
+  outside_ /= 2;
+  inside_ /= 2;
+  return all_ || inside_ == 0 ? 1 : static_cast<uint32_t>(std::ceil(every));
+}
+
+void Recorder::EndRun(uint64_t ticks, uint64_t decisions) {
+  if (!chooses_) return;
+  if (decisions > kPathCapacity) {
+    all_ = true;
+    place_ = 0;
+  }
+  const double outside = look_ * (kLooksOutside + static_cast<double>(decisions) / kDecisionsALook);
+  const double inside = timed_ ? look_ * static_cast<double>(looks_ - kLooksOutside) : 0;
+  ticks_ += std::max(0.0, static_cast<double>(ticks) - inside);
+  outside_ += outside;
+  inside_ += every_ * inside;
 }
 
 size_t Recorder::Take(DyclEvent* to, size_t most) {

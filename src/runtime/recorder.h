@@ -53,29 +53,27 @@ class RecorderClock {
 // until it is taken out.
 class Recorder {
  public:
-  // Begins anew with an empty ring.
-  void Begin(DyclEvent* events, size_t capacity, uint32_t every) {
-    *this = Recorder();
-    events_ = events;
-    capacity_ = capacity;
-    every_ = every;
-    clock_.Begin();
-  }
-  // Says of the run that begins whether it is timed inside: one of each `every`. Which of them is a
-  // matter of chance, so that inputs that come in turns are all met.
+  // Begins anew with an empty ring. `every` 0: it is chosen for each group of runs.
+  void Begin(DyclEvent* events, size_t capacity, uint32_t every);
+  // Says of the run that begins whether it is timed inside: one of each group of `every` runs.
+  // Which of them is a matter of chance, so that inputs that come in turns are all met.
   bool BeginRun() {
-    if (every_ <= 1) return true;
+    if (place_ == 0) BeginGroup();
     timed_ = place_ == chosen_;
-    if (++place_ == every_) {
-      place_ = 0;
-      random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-      chosen_ = static_cast<uint32_t>(random_ >> 32) % every_;
-    }
+    place_ = place_ + 1 == every_ ? 0 : place_ + 1;
+    looks_ = 0;
     return timed_;
   }
+  // How long the run took, and how many decisions; by this `every` is chosen.
+  void EndRun(uint64_t ticks, uint64_t decisions);
   // Whether the run is timed inside.
   bool timed() const { return timed_; }
-  uint64_t Ticks() const { return clock_.Ticks(); }
+  // How many runs are in this group.
+  uint32_t every() const { return every_; }
+  uint64_t Ticks() {
+    ++looks_;
+    return clock_.Ticks();
+  }
   void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
     events_[next_] =
         DyclEvent{begin, end, static_cast<uint32_t>(kind), index, choice, /*reserved=*/0};
@@ -86,13 +84,16 @@ class Recorder {
   // When a decision is taken. To look at the clock takes longer than all else that is recorded, so
   // one behind a kernel is taken when the kernel ends: what lies between is a read and a
   // comparison, which count for what follows.
-  uint64_t DecisionTicks() const { return kernel_end_ != 0 ? kernel_end_ : Ticks(); }
+  uint64_t DecisionTicks() { return kernel_end_ != 0 ? kernel_end_ : Ticks(); }
   // Takes the oldest events out of the ring; returns their number.
   size_t Take(DyclEvent* to, size_t most);
   // Those that have made room, unread.
   uint64_t lost() const { return lost_ + (kept() - count()); }
 
  private:
+  void BeginGroup();
+  uint32_t Affordable();
+  double MeasureLook();
   // Events since the last that was taken, and those of them that are in the ring.
   uint64_t kept() const { return written_ - taken_; }
   uint64_t count() const { return kept() < capacity_ ? kept() : capacity_; }
@@ -105,8 +106,15 @@ class Recorder {
   uint64_t taken_ = 0;       // those that were taken or lost by then
   uint64_t lost_ = 0;        // those that were lost when some were taken
   uint64_t kernel_end_ = 0;  // 0: the last event is no kernel's
+  bool chooses_ = false;     // `every_`, by what follows
+  bool all_ = false;         // a run took too many decisions to be told of afterwards
+  double look_ = 0;          // ticks that a look at the clock and its event take
+  uint64_t looks_ = 0;       // of this run
+  double ticks_ = 0;         // of runs, without what was done inside; the last groups count most
+  double outside_ = 0;       // what these spent on the profile, timed inside or not
+  double inside_ = 0;        // what they would have spent besides, had all been timed inside
   uint32_t every_ = 1;
-  uint32_t place_ = 0;   // of the next run among `every_`
+  uint32_t place_ = 0;   // of the next run in its group
   uint32_t chosen_ = 0;  // the place of the one that is timed
   bool timed_ = true;
   uint64_t random_ = 0;
@@ -122,7 +130,7 @@ class RecordedRun {
     Recorder* recorder = frame_.recorder;
     if (recorder == nullptr) return;
     started_ = recorder->Ticks();
-    if (recorder->timed()) recorder->Write(DYCL_EVENT_START, 0, 0, begin_, started_);
+    if (recorder->timed()) WriteStart(0);
   }
   void Ended(int32_t site) {
     Recorder* recorder = frame_.recorder;
@@ -131,12 +139,16 @@ class RecordedRun {
     if (!recorder->timed() && frame_.path_count <= kPathCapacity) WritePath(end);
     uint32_t index = site == kRunFailed ? kNone : static_cast<uint32_t>(site);
     recorder->Write(DYCL_EVENT_RUN, index, 0, begin_, end);
+    recorder->EndRun(end - begin_, frame_.path_count);
   }
 
  private:
+  void WriteStart(uint32_t choice) {
+    frame_.recorder->Write(DYCL_EVENT_START, frame_.recorder->every(), choice, begin_, started_);
+  }
   // What is known of a run that was not timed inside.
   void WritePath(uint64_t end) {
-    frame_.recorder->Write(DYCL_EVENT_START, 0, 1, begin_, started_);
+    WriteStart(1);
     for (uint64_t k = 0; k < frame_.path_count; ++k) {
       const uint64_t entry = frame_.path[k];
       frame_.recorder->Write(DYCL_EVENT_DECISION, static_cast<uint32_t>(entry >> 32),

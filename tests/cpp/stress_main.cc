@@ -54,7 +54,7 @@ float First(const dycl::Session& session) {
 void Profile(dycl::Session& session, const Image& image) {
   DyclEvent ring[8], events[8];
   CHECK(!session.StartProfile(ring, 0).ok() && !session.StopProfile().ok());
-  CHECK(session.StartProfile(ring, 8).ok() && !session.StartProfile(ring, 8).ok());
+  CHECK(session.StartProfile(ring, 8, 1).ok() && !session.StartProfile(ring, 8, 1).ok());
   for (int64_t n : {0, 9}) CHECK(session.Run({dycl::Tensor(image.tensor), dycl::Int(n)}).ok());
   uint64_t lost = 0;
   CHECK(session.ReadProfile(events, 3, &lost).value() == 3 &&
@@ -75,7 +75,8 @@ void Profile(dycl::Session& session, const Image& image) {
   DyclEvent all[64];
   const size_t told = session.ReadProfile(all, 64).value();
   CHECK(told == 8 + 4 && session.StopProfile().ok());
-  CHECK(all[0].kind == DYCL_EVENT_START && all[0].choice == 0 && all[7].kind == DYCL_EVENT_RUN);
+  CHECK(all[0].kind == DYCL_EVENT_START && all[0].index == 2 && all[0].choice == 0 &&
+        all[7].kind == DYCL_EVENT_RUN);
   CHECK(all[8].kind == DYCL_EVENT_START && all[8].choice == 1 && all[11].kind == DYCL_EVENT_RUN);
   for (int k = 9; k < 11; ++k) {
     CHECK(all[k].kind == DYCL_EVENT_DECISION && all[k].end_ns == all[11].end_ns);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,18 @@ def test_a_network_with_a_loop_needs_its_trips() -> None:
     # The inputs, the entry with the first test, six times the body with a test, the end.
     assert found.value == 5 + (100 + 10) + 6 * (20 + 10) + 30
     assert found.value >= _run(profile, [1] * 5 + [0]).end
+
+
+def test_a_bound_by_stretches_needs_runs_that_were_chosen_with_one_chance() -> None:
+    metadata = _metadata(LOOP, 1)
+    profile, listing = Profile(metadata), list_paths(flow_of_artifact(metadata))
+    profile.add(replace(_run(profile, [1] * trips + [0]), weight=2) for trips in [1, 2] * 80)
+    assert isinstance(network_bound(profile, listing, 0.9, 0.9, 5), NetworkBound)
+    # Of the others nothing was timed inside: the chance counts.
+    profile.add(replace(_run(profile, [1, 0]), weight=3, timed=False) for _ in range(2))
+    none = network_bound(profile, listing, 0.9, 0.9, 5)
+    assert isinstance(none, NoBound)
+    assert "every=1" in none.reason
 
 
 def test_a_bound_that_a_run_contradicts_is_none() -> None:

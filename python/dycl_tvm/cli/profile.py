@@ -62,7 +62,10 @@ def add_parser(commands: Any) -> None:
         "--max-trips", type=positive, default=1, metavar="N", help="of those with up to N trips through a loop (default 1)"
     )
     command.add_argument(
-        "--every", type=positive, default=1, metavar="N", help="time kernels in one of N runs only, for small networks (default 1: in all)"
+        "--every",
+        type=positive,
+        metavar="N",
+        help="time kernels in one of N runs (default: in as many as cost little; with --bound 1, in all)",
     )
     command.add_argument("--bound", type=_part, metavar="P", help="bound the latency: at most a part 1 - P of the runs takes longer")
     command.add_argument("--confidence", type=_part, default=0.95, metavar="C", help="how sure a bound is to hold (default 0.95)")
@@ -92,7 +95,9 @@ def _handle(args: argparse.Namespace) -> int:
     check_output(args.output)
     module = load(args.library, find_params(args.library, args.weights or args.params), num_threads=args.threads)
     inputs = _inputs(args, module.metadata)
-    profile = _record(module, islice(inputs, args.repeat), args.every)
+    # A bound by stretches needs runs that were chosen with the same chance.
+    every = args.every or (1 if args.bound is not None else None)
+    profile = _record(module, islice(inputs, args.repeat), every)
     print("\n".join(tables(profile, args.rows)))
     listing = list_paths(flow_of_artifact(module.metadata), args.limit, args.max_trips)
     for line in _estimates(profile, listing, args.rows):
@@ -101,7 +106,7 @@ def _handle(args: argparse.Namespace) -> int:
         profile.save(args.output)
         print(f"wrote {args.output}", file=sys.stderr)
     if args.bound is not None:
-        held_out = _record(module, islice(inputs, args.hold_out), args.every) if args.hold_out else None
+        held_out = _record(module, islice(inputs, args.hold_out), every) if args.hold_out else None
         for line in _bounds(profile, listing, args, held_out):
             print(line)
     return OK
@@ -116,7 +121,7 @@ def _inputs(args: argparse.Namespace, metadata: dict[str, Any]) -> Iterator[list
     return cycle([make_inputs(metadata, [], args.seed + k, args.int_high) for k in range(min(args.repeat, _RANDOM_INPUTS))])
 
 
-def _record(module: Module, calls: Iterator[list[Any]], every: int) -> Recording:
+def _record(module: Module, calls: Iterator[list[Any]], every: int | None) -> Recording:
     """Run the network on the leaves of calls; after one that ends in an error it begins in its initial state."""
     from dycl_tvm.cli.arrays import as_call
 

@@ -115,6 +115,8 @@ def _of_stretches(profile: Profile, p: float, confidence: float, max_trips: int 
     relevant = _that_return(profile)
     if not relevant:
         return NoBound("the network never returns")
+    if not profile.even:
+        return NoBound("not every run had the same chance to be timed inside; record it with every=1 (--every 1)")
     parts = len(relevant) + 1
     each_p, each_confidence = 1.0 - (1.0 - p) / parts, 1.0 - (1.0 - confidence) / parts
     times = {head: profile.stretch_times(head) for head in sorted(relevant)}

@@ -37,7 +37,7 @@ from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, TensorType
 from dycl_tvm.runtime import Module, load
 
 MACHINE = codegen.Machine(platform.machine(), f"{platform.machine()}-linux-gnu", "", ())
-SYMBOLS = ("k_inc", "k_add", "k_twice", "k_barrier", "k_scratch", "k_fail", "k_fail_task")
+SYMBOLS = ("k_inc", "k_add", "k_twice", "k_barrier", "k_scratch", "k_fail", "k_fail_task", "k_wait")
 KERNELS = [Kernel(symbol, "test") for symbol in SYMBOLS]
 LIBRARY = KernelLibrary((), (("kernels.cc", (Path(__file__).parent / "handmade_kernels.cc").read_text()),))
 

@@ -2,6 +2,7 @@
 // Kernels with the ABI of compiled ones, for the tests of the dispatcher and the runtime.
 #include <tvm/ffi/c_api.h>
 
+#include <chrono>
 #include <cstring>
 
 extern "C" {
@@ -90,6 +91,15 @@ KERNEL(k_scratch) {  // through two blocks of workspace
   memcpy(T(args, 1).data, b, bytes);
   free(1, 0, b);
   return free(1, 0, a);
+}
+
+KERNEL(k_wait) {  // as many microseconds as the first element says
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::duration<float, std::micro> wanted(F(args, 0)[0]);
+  for (Clock::time_point begin = Clock::now(); Clock::now() - begin < wanted;) {
+  }
+  memcpy(F(args, 1), F(args, 0), static_cast<size_t>(Count(T(args, 0))) * 4);
+  return 0;
 }
 
 KERNEL(k_fail) {

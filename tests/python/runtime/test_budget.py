@@ -30,7 +30,7 @@ def exits(files: tuple[Path, Path]) -> Module:
 
 
 def _profile(module: Module) -> Recording:
-    with module.profile() as p:
+    with module.profile(every=1) as p:
         for limit in (EARLY, 1.5, 2.5, LATE):
             module(X, limit)
     return p
@@ -62,7 +62,7 @@ def test_it_leaves_where_going_on_takes_longer_than_what_remains(exits: Module) 
     def slow(decision: int, seconds: float) -> Profile:
         """Return a profile in which going on at a decision has taken long."""
         data = p.to_dict()
-        data["going_on"] = [[d, [int(seconds * 1e9)] if d == decision else times] for d, times in data["going_on"]]
+        data["going_on"] = [[d, [int(seconds * 1e9)], [1]] if d == decision else [d, *rest] for d, *rest in data["going_on"]]
         return Profile.from_dict(data)
 
     for decision in (0, 1, 2):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_what_ran_is_counted_once(zoo: Module) -> None:
 
 
 def test_times_add_up(zoo: Module) -> None:
-    with zoo.profile() as p:
+    with zoo.profile(every=1) as p:
         for n in (0, 5):
             zoo(X, n)
     blocks = sum(took for _, took in p.block_runs().values())
@@ -84,7 +85,7 @@ def test_a_run_is_the_same_while_it_is_profiled(zoo: Module) -> None:
 
 
 def test_lost_events_are_counted(zoo: Module) -> None:
-    with zoo.profile(capacity=20) as p:
+    with zoo.profile(capacity=20, every=1) as p:
         zoo(X, 0)  # 8 events
         p.collect()
         for n in (0, 1, 0):  # 8, 7, 8
@@ -98,7 +99,7 @@ def test_lost_events_are_counted(zoo: Module) -> None:
 
 
 def test_a_profile_may_be_taken_up_again(zoo: Module) -> None:
-    p = zoo.profile(capacity=20)
+    p = zoo.profile(capacity=20, every=1)
     for _ in range(2):
         with p:
             for n in (0, 1, 0):  # 8, 7, 8 events
@@ -124,7 +125,7 @@ def test_one_at_a_time_and_never_longer_than_the_session(files: tuple[Path, Path
 
 
 def test_a_file_is_a_trace_and_the_profile(zoo: Module, tmp_path: Path) -> None:
-    with zoo.profile() as p:
+    with zoo.profile(every=1) as p:
         for n in (0, 3, 2, 7):
             try:
                 zoo(X, n)
@@ -143,7 +144,7 @@ def test_a_file_is_a_trace_and_the_profile(zoo: Module, tmp_path: Path) -> None:
         assert e["ts"] >= 0 and e["dur"] >= 0 and e["pid"] == e["tid"] == 1
         (run,) = [r for r in complete if r["cat"] == "run" and r["ts"] <= e["ts"] and e["ts"] + e["dur"] <= r["ts"] + r["dur"] + 2e-3]
         assert run
-    for text in ("{}", "[]", '{"dycl_profile": []}', '{"dycl_profile": {"format": 1}}', '{"dycl_profile": {"format": 1, "metadata": {}}}'):
+    for text in ("{}", "[]", '{"dycl_profile": []}', '{"dycl_profile": {"format": 2}}', '{"dycl_profile": {"format": 2, "metadata": {}}}'):
         Path(file).write_text(text)
         with pytest.raises(UsageError, match="no profile"):
             load_profile(file)
@@ -286,10 +287,12 @@ def test_counts_are_exact_where_some_runs_are_timed(zoo: Module, tmp_path: Path)
     assert len({tuple(number for number, *_ in run.calls) for run in p.last_runs}) == 3
     # a run that was not timed inside lets no time of a kernel be known
     assert sum(row.timed for row in some.by_kernel()) == sum(len(some.call_times(k)) for k in range(len(zoo.metadata["calls"])))
-    assert "30 of these were timed inside" in str(some)
+    assert "30 of these were timed inside (25.0% on average)" in str(some)
     assert "timed inside" not in str(full)
     some.save(str(tmp_path / "trace.json"))
     again = load_profile(str(tmp_path / "trace.json"))
+    assert some.even
+    assert again.even
     assert (again.timed, again.by_kernel(), again.by_block()) == (30, some.by_kernel(), some.by_block())
 
 
@@ -321,5 +324,59 @@ def test_a_run_of_more_decisions_than_are_kept_is_told_of_where_it_is_timed(zoo:
             zoo(X, n)
     assert (p.runs - p.timed, p.cut) in ((1, 2), (0, 2))
     assert f"{p.cut} runs whose end alone is left" in str(p)
+    # By itself it times all from the first such run on, which may come when another is timed.
+    with zoo.profile() as p:
+        for n in [0] * 50 + [5000] * 3:
+            zoo(X, n)
+    assert p.cut <= 1
+    assert p.runs + p.cut == 53
     with pytest.raises(UsageError, match="from 1 on"):
         zoo.profile(every=0)
+
+
+def test_as_many_runs_are_timed_inside_as_cost_little(tmp_path: Path) -> None:
+    """Of tiny kernels few, of a large one all; these stand for the runs of both."""
+    tiny = handmade.build_and_load(handmade.straight_program("k_wait", *["k_inc"] * 64), tmp_path)
+    wait, go = np.full(4, 300, "float32"), np.zeros(4, "float32")
+    with tiny.profile() as p:
+        for _ in range(40):
+            tiny(wait)
+    assert (p.runs, p.timed, p.even) == (40, 40, True)
+    with tiny.profile() as p:
+        for x in [wait] * 40 + [go] * 4000:
+            tiny(x)
+    assert (p.runs, p.cut) == (4040, 0)
+    assert 40 + 4000 / 128 - 1 < p.timed < 40 + 4000 / 8
+    assert not p.even
+    assert [(path.kernels, len(path.times)) for path in p.paths()] == [(65, 4040)]
+    assert {row.name: row.runs for row in p.by_kernel()} == {"k_wait": 4040, "k_inc": 64 * 4040}
+    # Those that were timed stand for all but some of the last group; by themselves a quarter of them or more waited.
+    assert abs(len(p.call_times(0)) - 4040) < 128
+    assert quantile(p.call_times(0), 0.9) < 100_000 < p.call_times(0)[-1]
+    again = Profile.from_dict(json.loads(json.dumps(p.to_dict())))
+    assert (again.even, again.by_kernel(), again.call_times(0)) == (False, p.by_kernel(), p.call_times(0))
+
+
+def test_a_timed_run_stands_for_those_it_was_chosen_among(zoo: Module) -> None:
+    """Totals of quick and slow runs, of which other parts are timed: no further off than chance allows, and on average right."""
+    with zoo.profile() as p:
+        zoo(X, 1)
+    (run,) = p.last_runs
+    chance, errors = random.Random(0), []
+    for _ in range(200):
+        p, exact = Profile(zoo.metadata), 0
+        for _ in range(60):
+            slow = chance.random() < 0.3
+            every = 2 if slow else 9
+            chosen = chance.randrange(every)
+            for place in range(every):
+                took = int((1000 if slow else 100) * chance.uniform(0.5, 1.5))
+                calls = [(run.calls[0][0], 0, took)] if place == chosen else []
+                decisions = [(d, choice, took) for d, choice, _ in run.decisions]
+                p.add([RecordedRun(0, 0, took, run.site, calls, decisions, place == chosen, every)])
+                exact += took
+        told = sum(took for _, took in p.block_runs().values())
+        errors.append(told / exact - 1)
+    mean, deviation = float(np.mean(errors)), float(np.std(errors))
+    assert deviation < 0.1
+    assert abs(mean) < 4 * deviation / len(errors) ** 0.5 + 0.002  # a ratio of two estimates is off by 1 / 60 of its variance

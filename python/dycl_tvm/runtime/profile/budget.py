@@ -107,7 +107,8 @@ def needed_times(profile: Profile, metadata: dict[str, Any], p: float = QUANTILE
         times = profile.going_on_times(decision)
         if not times:
             (where,) = profile.describe(((decision, 1 - leaving[decision]),))
-            raise UsageError(f"no run of the profile went on at a decision, so that it does not know what that takes: {where}")
+            inside = "" if profile.timed == profile.runs else " and was timed inside (every=1 times all)"
+            raise UsageError(f"no run of the profile went on at a decision{inside}, so that it does not know what that takes: {where}")
         needed[decision] = quantile(times, p) + leave
     return needed
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from operator import mul
 from typing import Any
 
 from dycl_tvm.errors import UsageError
@@ -17,7 +19,7 @@ from dycl_tvm.runtime.profile.stretches import Stretch, stretches_of
 
 #: A path: the decisions in order, each with the number of the side taken (a branch: 1 is true).
 Key = tuple[tuple[int, int], ...]
-_FORMAT = 1
+_FORMAT = 2
 _PARTS = ("name", "fingerprint", "code", "flow", "blocks", "calls", "lines", "kernels", "decisions", "sites")
 
 
@@ -84,6 +86,29 @@ class PathTimes:
         return quantile(self.times, p)
 
 
+@dataclass
+class Sample:
+    """Times of a part of the network in runs that were timed inside, and for how many runs each of these stands."""
+
+    times: array[int] = field(default_factory=lambda: array("q"))
+    weights: array[int] = field(default_factory=lambda: array("I"))
+
+    def add(self, time: int, weight: int) -> None:
+        """Add a time."""
+        self.times.append(time)
+        self.weights.append(weight)
+
+    def extend(self, other: Sample) -> None:
+        """Add the times of another sample."""
+        self.times.extend(other.times)
+        self.weights.extend(other.weights)
+
+    @property
+    def total(self) -> int:
+        """The sum, each time as often as its weight says."""
+        return sum(map(mul, self.times, self.weights))
+
+
 class Profile:
     """The runs of a network, and where their time went.
 
@@ -101,8 +126,8 @@ class Profile:
     lost : int
         Events for which the ring had no room.
     timed : int
-        How many of the runs were timed inside. How often something ran is known of all; what it took in all is told of these, as much as if
-        it had taken the same in the others.
+        How many of the runs were timed inside. How often something ran is known of all; what it took in all is told of these, each of which
+        stands for as many runs as it was chosen among.
     last_runs : deque of RecordedRun
         Of those that were timed inside.
     edges : Counter
@@ -117,13 +142,14 @@ class Profile:
         self.edges: Counter[tuple[int, int]] = Counter()
         self._paths: dict[tuple[Key, int], array[int]] = {}
         self._inputs: array[int] = array("q")
-        self._calls: dict[int, array[int]] = {}
+        self._calls: dict[int, Sample] = {}
         self._blocks: Counter[int] = Counter()
-        self._timed_blocks: Counter[int] = Counter()  # of the runs that were timed inside
+        self._timed_blocks: Counter[int] = Counter()  # as the runs that were timed inside tell
         self.timed = 0
+        self._weights: set[int] = set()
         self._host: Counter[int] = Counter()
-        self._stretches: dict[int, array[int]] = {}
-        self._going_on: dict[int, array[int]] = {}
+        self._stretches: dict[int, Sample] = {}
+        self._going_on: dict[int, Sample] = {}
         self._leaves = {k: d["leaves"] for k, d in enumerate(metadata["decisions"]) if "leaves" in d}
         self._block_of: list[int] = [call["block"] for call in metadata["calls"]]
 
@@ -147,6 +173,7 @@ class Profile:
         key = tuple((d, choice) for d, choice, _ in run.decisions)
         self._paths.setdefault((key, site), array("q")).append(run.end - run.begin)
         self._inputs.append(run.started - run.begin)
+        self._weights.add(run.weight)
         for head, target in self._ways(key):
             stretch = self.stretches[head]
             self._blocks.update(stretch.blocks)
@@ -163,7 +190,7 @@ class Profile:
 
     def _add_times(self, run: RecordedRun, heads: list[int]) -> None:
         for number, begin, end in run.calls:
-            self._calls.setdefault(number, array("q")).append(end - begin)
+            self._calls.setdefault(number, Sample()).add(end - begin, run.weight)
         start, k = run.started, 0
         longest: dict[int, int] = {}
         for head, at in zip(heads, [*(at for _, _, at in run.decisions), run.end]):
@@ -172,12 +199,13 @@ class Profile:
             while k < len(run.calls) and run.calls[k][2] <= at:
                 in_kernels += run.calls[k][2] - run.calls[k][1]
                 k += 1
-            self._timed_blocks.update(blocks)
-            self._host[blocks[-1]] += at - start - in_kernels
+            for block in blocks:
+                self._timed_blocks[block] += run.weight
+            self._host[blocks[-1]] += (at - start - in_kernels) * run.weight
             longest[head] = max(longest.get(head, 0), at - start)
             start = at
         for number, took in longest.items():
-            self._stretches.setdefault(number, array("q")).append(took)
+            self._stretches.setdefault(number, Sample()).add(took, run.weight)
         self._note_going_on(run)
         self.timed += 1
         self.last_runs.append(run)
@@ -187,7 +215,7 @@ class Profile:
         could = [(d, choice, at) for d, choice, at in run.decisions if d in self._leaves]
         for (decision, choice, at), after in zip(could, [*(at for _, _, at in could[1:]), run.end]):
             if choice != self._leaves[decision]:
-                self._going_on.setdefault(decision, array("q")).append(after - at)
+                self._going_on.setdefault(decision, Sample()).add(after - at, run.weight)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -209,16 +237,24 @@ class Profile:
         """Return what each run took until its inputs were bound, in ascending order."""
         return sorted(self._inputs)
 
+    @property
+    def even(self) -> bool:
+        """Whether all runs had the same chance to be timed inside. Otherwise times of parts come as often as their weight says."""
+        return len(self._weights) <= 1
+
     def stretch_times(self, head: int) -> list[int]:
         """Return, of each run through a stretch, the longest time in it, in ascending order."""
-        return sorted(self._stretches.get(head, ()))
+        return self._ordered(self._stretches.get(head, Sample()))
 
     def call_times(self, number: int) -> list[int]:
         """Return the times of a kernel call in ascending order; where it never ran, those of the kernel at other places."""
         if number in self._calls:
-            return sorted(self._calls[number])
-        kernel = self.metadata["calls"][number]["kernel"]
-        return sorted(t for n, times in self._calls.items() if self.metadata["calls"][n]["kernel"] == kernel for t in times)
+            return self._ordered(self._calls[number])
+        kernel, elsewhere = self.metadata["calls"][number]["kernel"], Sample()
+        for n, sample in self._calls.items():
+            if self.metadata["calls"][n]["kernel"] == kernel:
+                elsewhere.extend(sample)
+        return self._ordered(elsewhere)
 
     def leaving(self) -> dict[int, int]:
         """Return the side that leaves of each decision at which a run may leave early."""
@@ -226,7 +262,7 @@ class Profile:
 
     def going_on_times(self, decision: int) -> list[int]:
         """Return what it took to go on at such a decision until the next one, or the end, in ascending order."""
-        return sorted(self._going_on.get(decision, ()))
+        return self._ordered(self._going_on.get(decision, Sample()))
 
     def by_kernel(self) -> list[Row]:
         """Return a row a kernel, the longest first."""
@@ -283,8 +319,8 @@ class Profile:
     def block_runs(self) -> dict[int, tuple[int, int]]:
         """Return how often each block ran, and its nanoseconds in all."""
         total = Counter(self._host)
-        for number, times in self._calls.items():
-            total[self._block_of[number]] += sum(times)
+        for number, sample in self._calls.items():
+            total[self._block_of[number]] += sample.total
         return {block: (n, self._of_all(block, total[block])) for block, n in self._blocks.items()}
 
     def _of_all(self, block: int, took: int) -> int:
@@ -292,26 +328,31 @@ class Profile:
         timed = self._timed_blocks[block]
         return took * self._blocks[block] // timed if timed else 0
 
+    def _ordered(self, sample: Sample) -> list[int]:
+        if self.even:
+            return sorted(sample.times)
+        return sorted(chain.from_iterable(map(repeat, sample.times, sample.weights)))
+
     def block_name(self, block: int) -> str:
         """Return a block in the user's terms."""
         named = self.metadata["blocks"][block]
         return f"{block} {named['name']}" + (f", {source_line(named['origin'])}" if named["origin"] else "")
 
     def _rows(self, group: Callable[[int], Hashable], name: Callable[[Any], str]) -> list[Row]:
-        found: dict[Any, array[int]] = {}
+        found: dict[Any, Sample] = {}
         counts: Counter[Any] = Counter()
         took: Counter[Any] = Counter()
         for number, block in enumerate(self._block_of):
             if self._blocks[block]:
-                part, times = group(number), self._calls.get(number, array("q"))
-                found.setdefault(part, array("q")).extend(times)
+                part, sample = group(number), self._calls.get(number, Sample())
+                found.setdefault(part, Sample()).extend(sample)
                 counts[part] += self._blocks[block]
-                took[part] += self._of_all(block, sum(times))
+                took[part] += self._of_all(block, sample.total)
         rows, total = [], self.total
-        for part, times in found.items():
-            ordered = sorted(times)
+        for part, sample in found.items():
+            ordered = self._ordered(sample)
             p50, p99 = (quantile(ordered, p) if ordered else 0 for p in (0.5, 0.99))
-            rows.append(Row(name(part), counts[part], took[part], _part(took[part], total), p50, p99, len(ordered)))
+            rows.append(Row(name(part), counts[part], took[part], _part(took[part], total), p50, p99, len(sample.times)))
         return sorted(rows, key=lambda row: -row.total)
 
     def _lines(self, numbers: tuple[int, ...]) -> str:
@@ -332,11 +373,12 @@ class Profile:
             "lost": self.lost,
             "inputs": list(self._inputs),
             "paths": [{"decisions": key, "site": site, "times": list(times)} for (key, site), times in self._paths.items()],
-            "calls": [[number, list(times)] for number, times in self._calls.items()],
-            "stretches": [[head, list(times)] for head, times in self._stretches.items()],
-            "going_on": [[decision, list(times)] for decision, times in self._going_on.items()],
+            "calls": _listed(self._calls),
+            "stretches": _listed(self._stretches),
+            "going_on": _listed(self._going_on),
             "blocks": [[block, n, self._host[block]] for block, n in self._blocks.items()],
             "timed": self.timed,
+            "weights": sorted(self._weights),
             "timed_blocks": [[block, n] for block, n in self._timed_blocks.items()],
             "edges": [[source, target, n] for (source, target), n in self.edges.items()],
         }
@@ -357,16 +399,18 @@ class Profile:
         profile._inputs = array("q", data["inputs"])
         for path in data["paths"]:
             profile._paths[tuple((d, side) for d, side in path["decisions"]), path["site"]] = array("q", path["times"])
-        profile._calls = {number: array("q", times) for number, times in data["calls"]}
-        profile._stretches = {head: array("q", times) for head, times in data["stretches"]}
-        profile._going_on = {decision: array("q", times) for decision, times in data["going_on"]}
+        for part, samples in (("calls", profile._calls), ("stretches", profile._stretches), ("going_on", profile._going_on)):
+            samples.update({number: Sample(array("q", times), array("I", weights)) for number, times, weights in data[part]})
         for block, n, host in data["blocks"]:
             profile._blocks[block], profile._host[block] = n, host
-        # All were timed inside when a profile did not tell.
-        profile.timed = data.get("timed", profile.runs)
-        profile._timed_blocks.update(dict(data.get("timed_blocks", profile._blocks)))
+        profile.timed, profile._weights = data["timed"], set(data["weights"])
+        profile._timed_blocks.update(dict(data["timed_blocks"]))
         profile.edges.update({(source, target): n for source, target, n in data["edges"]})
         return profile
+
+
+def _listed(samples: dict[int, Sample]) -> list[Any]:
+    return [[number, list(sample.times), list(sample.weights)] for number, sample in samples.items()]
 
 
 def _part(took: int, total: int) -> float:

@@ -31,8 +31,8 @@ class Recording(Profile):
         Keeps what a session writes to as long as the session.
     capacity : int
         Events between two collections for which there is room.
-    every : int
-        Of so many runs one is timed inside.
+    every : int, optional
+        Of so many runs one is timed inside. Otherwise as many are as cost little.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Recording(Profile):
         session: Callable[[], AbstractContextManager[ctypes.c_void_p | None]],
         rings: list[Ring],
         capacity: int = CAPACITY,
-        every: int = 1,
+        every: int | None = None,
     ) -> None:
         super().__init__(metadata)
         self._ring, self._session, self._rings = Ring(library, capacity, every), session, rings

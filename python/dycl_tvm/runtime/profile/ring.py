@@ -35,8 +35,8 @@ class Ring:
     library : ctypes.CDLL
     capacity : int
         How many events there is room for. The oldest make room for others.
-    every : int
-        Of so many runs one is timed inside.
+    every : int, optional
+        Of so many runs one is timed inside. Otherwise as many are as cost little.
 
     Attributes
     ----------
@@ -44,14 +44,14 @@ class Ring:
         Events that have made room, unread.
     """
 
-    def __init__(self, library: ctypes.CDLL, capacity: int, every: int) -> None:
+    def __init__(self, library: ctypes.CDLL, capacity: int, every: int | None) -> None:
         if capacity <= 0:
             raise UsageError(f"a profile needs room for events, got {capacity}")
-        if not 1 <= every < 2**32:
+        if every is not None and not 1 <= every < 2**32:
             raise UsageError(f"of how many runs one is timed is a number from 1 on, got {every}")
         if not hasattr(library, "dycl_profile_start"):
             raise UsageError("the library was built before there were profiles; build the model again")
-        self._library, self._every = library, every
+        self._library, self._every = library, every or 0
         self._events = np.zeros(capacity, EVENT)
         self._read = np.zeros(capacity, EVENT)
         self.lost = self._lost_before = 0
@@ -96,6 +96,8 @@ class RecordedRun:
         Decisions in order: number, choice, when.
     timed : bool
         Whether it was timed inside. Otherwise nothing is known of its kernels, nor when decisions were taken.
+    weight : int
+        In how many runs, it among them, one was chosen to be timed inside.
     """
 
     begin: int
@@ -105,6 +107,7 @@ class RecordedRun:
     calls: list[tuple[int, int, int]] = field(default_factory=list)
     decisions: list[tuple[int, int, int]] = field(default_factory=list)
     timed: bool = True
+    weight: int = 1
 
 
 def runs_of(events: Iterable[Any]) -> Iterator[RecordedRun | None]:
@@ -113,7 +116,7 @@ def runs_of(events: Iterable[Any]) -> Iterator[RecordedRun | None]:
     headless = False
     for begin, end, kind, index, choice, _ in events:
         if kind == START:
-            run, headless = RecordedRun(begin, end, timed=choice == 0), False
+            run, headless = RecordedRun(begin, end, timed=choice == 0, weight=max(1, index)), False
         elif run is None:
             headless = True
         elif kind == CALL:

@@ -36,7 +36,8 @@ def heading(profile: Profile) -> Iterator[str]:
     runs = profile.runs
     yield f"{profile.metadata['name']}: {runs} runs, " + (f"{micros(profile.total / runs)} µs on average" if runs else "none ended well")
     if profile.timed < runs:
-        yield f"{profile.timed} of these were timed inside: totals and shares are estimated from them but for paths; counts are exact"
+        share = f"{profile.timed} of these were timed inside ({profile.timed / runs:.1%} on average)"
+        yield f"{share}: totals and shares are estimated from them but for paths; counts are exact"
     if profile.failed:
         yield f"{profile.failed} runs ended in an error and are not counted"
     if profile.lost or profile.cut:

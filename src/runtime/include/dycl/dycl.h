@@ -199,7 +199,8 @@ typedef struct {
 
 /** What an event of a profile tells. */
 enum DyclEventKind {
-  /** A run begins: begin_ns is when it was called, end_ns when its inputs were bound. `choice` is 1
+  /** A run begins: begin_ns is when it was called, end_ns when its inputs were bound. `index`: it
+   * is in a group of so many runs, of which one is timed inside and stands for them. `choice` is 1
    * where the run is not timed inside (DyclProfileOptions.every): it has no DYCL_EVENT_CALL then,
    * and its decisions have the time of its end. If it took more than 4096 decisions there is no
    * such event, and none of decisions. */
@@ -232,9 +233,11 @@ typedef struct {
    */
   DyclEvent* events;
   size_t capacity;
-  /** In how many runs one is chosen, by chance, whose kernels and decisions are timed; 0 and 1: all
-   * are. The others are told without their kernels, and cost two looks at the clock more than
-   * without a profile. The first run is timed. */
+  /** In how many runs one is chosen, by chance, whose kernels and decisions are timed; 1: all are.
+   * 0: so many that the profile is estimated to take at most 2.5 % of the time of runs, and at
+   * least one in 128; how many is chosen anew for each group of runs. The others are told without
+   * their kernels, and cost three looks at the clock more than without a profile. The first run is
+   * timed. */
   uint32_t every;
   uint32_t reserved;
 } DyclProfileOptions;

@@ -224,9 +224,9 @@ class Session {
   /*!
    * \brief Records runs from now on in a ring of events that lives until StopProfile(): see
    * dycl_profile_start(). For models that run on the CPU. `every`: of so many runs one is timed
-   * inside.
+   * inside; 0: as many are as cost little.
    */
-  Status StartProfile(DyclEvent* events, size_t capacity, uint32_t every = 1);
+  Status StartProfile(DyclEvent* events, size_t capacity, uint32_t every = 0);
   /*! \brief Takes the oldest events out of the ring; the result is how many. `lost`: how many have
    * had to make room for others. */
   Result<size_t> ReadProfile(DyclEvent* events, size_t capacity, uint64_t* lost = nullptr);
