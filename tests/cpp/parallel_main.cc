@@ -9,19 +9,12 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#define CHECK(condition)                                                 \
-  do {                                                                   \
-    if (!(condition)) {                                                  \
-      std::fprintf(stderr, "line %d: %s fails\n", __LINE__, #condition); \
-      std::abort();                                                      \
-    }                                                                    \
-  } while (0)
+#include "check.h"
 
 namespace {
 

@@ -13,21 +13,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#define CHECK(condition)                                                 \
-  do {                                                                   \
-    if (!(condition)) {                                                  \
-      std::fprintf(stderr, "line %d: %s fails\n", __LINE__, #condition); \
-      std::abort();                                                      \
-    }                                                                    \
-  } while (0)
+#include "check.h"
 
 namespace {
 

@@ -84,11 +84,6 @@ class Stores:
         return buffer
 
 
-def least(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any]) -> Any:
-    """Return the least that an index can be: :func:`end`."""
-    return end(index, inner, values, "min_value")
-
-
 def end(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any], which: str) -> Any:
     """Return the least ("min_value") or the largest ("max_value") that an index can be; None if that cannot be told.
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
+import runpy
 import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,12 +48,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pip installs of the wheel, and NumPy."""
     qemu()
     pytest.importorskip("ziglang")
-    spec = importlib.util.spec_from_file_location("dycl_wheels", REPOSITORY / "cmake" / "wheels.py")
-    assert spec is not None and spec.loader is not None
-    wheels: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(wheels)
+    build = runpy.run_path(str(REPOSITORY / "cmake" / "wheels.py"))["build"]
     folder = tmp_path_factory.mktemp("wheel")
-    install(folder / "site", wheels.build("aarch64", True, folder), "numpy")
+    install(folder / "site", build("aarch64", True, folder), "numpy")
     return folder / "site"
 
 

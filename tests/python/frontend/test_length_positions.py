@@ -9,18 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differential import check
+from mask_rows import ROWS
 
 import dycl_tvm
 from dycl_tvm.hcfg.nodes import Raise
 
-#: None, one, some and all of five elements are positive, in rows that differ.
-ROWS = [
-    [1.0, -2.0, 3.0, -4.0, 0.5],
-    [1.0, 2.0, 3.0, 4.0, 0.5],
-    [-1.0, -2.0, -3.0, -4.0, -0.5],
-    [0.5, -1.0, -1.0, -1.0, -1.0],
-    [-0.5, -1.0, -1.0, -1.0, 2.0],
-]
+#: Two rows that differ, and two that do not.
 INPUTS = [(torch.tensor([a, b]),) for a, b in zip(ROWS, ROWS[1:] + ROWS[:1])] + [(torch.tensor([r, r]),) for r in ROWS]
 
 

@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from differential import check, stage
+from mask_rows import ROWS
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 
-#: None, one, some and all of five elements are positive, in one row and in two that differ.
-ROWS = [
-    [1.0, -2.0, 3.0, -4.0, 0.5],
-    [1.0, 2.0, 3.0, 4.0, 0.5],
-    [-1.0, -2.0, -3.0, -4.0, -0.5],
-    [0.5, -1.0, -1.0, -1.0, -1.0],
-    [-0.5, -1.0, -1.0, -1.0, 2.0],
-]
+#: Two rows that differ, and two that do not.
 INPUTS = [(torch.tensor([a, b]),) for a, b in zip(ROWS, ROWS[1:] + ROWS[:1])] + [(torch.tensor([r, r]),) for r in ROWS[1:3]]
 
 

@@ -10,21 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differential import check, stage
+from mask_rows import ROWS
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 
-#: None, one, some and all of five elements are positive.
-INPUTS = [
-    (torch.tensor(row),)
-    for row in (
-        [1.0, -2.0, 3.0, -4.0, 0.5],
-        [1.0, 2.0, 3.0, 4.0, 0.5],
-        [-1.0, -2.0, -3.0, -4.0, -0.5],
-        [0.5, -1.0, -1.0, -1.0, -1.0],
-        [-0.5, -1.0, -1.0, -1.0, 2.0],
-    )
-]
+INPUTS = [(torch.tensor(row),) for row in ROWS]
 
 
 def count(x):

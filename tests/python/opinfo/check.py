@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from samples import COARSE, SEED, TIES, UNDEFINED, Sample, tensors_of
@@ -23,6 +23,8 @@ from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.progress import Phases
 from dycl_tvm.target import resolve_target
+
+T = TypeVar("T")
 
 #: How far a result may be from eager's, relatively, and as a part of its largest element if that is below 1.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -145,23 +147,32 @@ def convertible(sample: Sample) -> Outcome:
 
 def compiled(samples: Sequence[Sample]) -> list[Outcome]:
     """Build samples as one network and compare each result with eager; a build that fails is taken in halves."""
-    samples = list(samples)
-    if not samples:
+    return in_halves(samples, _compared, failed)
+
+
+def in_halves(
+    cases: Sequence[T], together: Callable[[Sequence[T]], list[Outcome]], alone: Callable[[T, Exception], Outcome]
+) -> list[Outcome]:
+    """Return what becomes of cases that are tried together; where that fails, of each half, and of one that fails ``alone``."""
+    if not cases:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            results = _results(samples)
+            return together(cases)
         except Exception as error:
-            if len(samples) == 1:
-                return [failed(samples[0], error)]
-            half = len(samples) // 2
-            return compiled(samples[:half]) + compiled(samples[half:])
-        outcomes = []
-        for sample, result in zip(samples, results):
-            text = of_sample(sample, result)
-            outcomes.append(Outcome("wrong" if text else "right", sample.name, text))
-        return outcomes
+            if len(cases) == 1:
+                return [alone(cases[0], error)]
+            half = len(cases) // 2
+            return in_halves(cases[:half], together, alone) + in_halves(cases[half:], together, alone)
+
+
+def _compared(samples: Sequence[Sample]) -> list[Outcome]:
+    outcomes = []
+    for sample, result in zip(samples, _results(samples)):
+        text = of_sample(sample, result)
+        outcomes.append(Outcome("wrong" if text else "right", sample.name, text))
+    return outcomes
 
 
 def _results(samples: Sequence[Sample]) -> Any:

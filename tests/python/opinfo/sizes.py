@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from check import Outcome, failed, of_sample
+from check import Outcome, failed, in_halves, of_sample
 from samples import SEED, Sample
 from torch import Tensor
 
@@ -211,18 +211,7 @@ def apart(function: Callable[[], Any]) -> Any:
 
 def built(cases: Sequence[tuple[Sized, str]]) -> list[Outcome]:
     """Build cases as one network, and compare each at every size with eager; a build that fails is taken in halves."""
-    cases = list(cases)
-    if not cases:
-        return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return _built(cases)
-        except Exception as error:
-            if len(cases) == 1:
-                return [replace(failed(cases[0][0].sample, error), sample=_built_name(*cases[0]))]
-            half = len(cases) // 2
-            return built(cases[:half]) + built(cases[half:])
+    return in_halves(cases, _built, lambda one, error: replace(failed(one[0].sample, error), sample=_built_name(*one)))
 
 
 def _built_name(case: Sized, way: str) -> str:

@@ -16,7 +16,7 @@ import tvm
 from tvm import tirx
 
 from dycl_tvm.backends.extents import Wanted
-from dycl_tvm.backends.front import FRONT, SIZES, Stores, found, least, mentions
+from dycl_tvm.backends.front import FRONT, SIZES, Stores, end, found, mentions
 
 #: The axes of a grid.
 AXES = {"x": 0, "y": 1, "z": 2}
@@ -120,7 +120,7 @@ def _blocks(
     for dim, extent in enumerate(written[0][1]):
         if extent is None or not extent.factor or any(dim >= len(wanted) or wanted[dim] != extent for _, wanted in written):
             continue
-        ways = [_around(least(store.indices[dim], others, values), var, most) for store, _ in written]
+        ways = [_around(end(store.indices[dim], others, values, "min_value"), var, most) for store, _ in written]
         if ways[0] is not None and all(way == ways[0] for way in ways):
             return extent.size, _joined([(extent.factor, extent.constant, 1), *ways[0]])
     return None
