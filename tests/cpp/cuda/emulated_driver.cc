@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -465,6 +466,9 @@ API cuStreamCreate(void** out, unsigned) {
 API cuStreamDestroy_v2(void* stream) {
   Guard lock(g_mutex);
   Run(StreamOf(stream));
+  // The next stream may lie at the same address, and has done nothing yet.
+  for (auto it = g_counts_on.begin(); it != g_counts_on.end();)
+    it = it->first.first == stream ? g_counts_on.erase(it) : std::next(it);
   delete static_cast<Stream*>(stream);
   return kSuccess;
 }
