@@ -229,6 +229,11 @@ int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads) 
   return Guard([&] { return session->SetNumThreads(num_threads); });
 }
 
+int32_t dycl_session_set_priority(DyclSession* session, int32_t priority) {
+  CHECK_NOT_NULL(session);
+  return session->SetPriority(priority);
+}
+
 int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on) {
   CHECK_NOT_NULL(session);
   return session->SetDeviceBranches(on != 0);
@@ -468,6 +473,7 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_unload,
       dycl_set_thread_options,
       dycl_set_parallel,
+      dycl_session_set_priority,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

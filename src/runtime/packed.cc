@@ -7,6 +7,7 @@
 //   copy_output(handle, k, tensor)            to_device(handle, tensor) -> tensor
 //   path(handle) -> str
 //   kernel_runs(handle, k) -> int             set_num_threads(handle, n)
+//   set_priority(handle, n)
 //   reset_state(handle)                       destroy(handle)
 //   manual_seed(handle, seed)                 cancel(handle)
 //   unload()
@@ -431,6 +432,14 @@ int SetNumThreads(Args& args, TVMFFIAny*) {
   return dycl_session_set_num_threads(session, threads) == DYCL_OK ? 0 : Raise();
 }
 
+int SetPriority(Args& args, TVMFFIAny*) {
+  DyclSession* session;
+  int64_t n;
+  if (!args.Session(&session) || !args.Int(&n)) return Raise();
+  const auto priority = static_cast<int32_t>(n < -2 ? -2 : n > 2 ? 2 : n);
+  return dycl_session_set_priority(session, priority) == DYCL_OK ? 0 : Raise();
+}
+
 int ResetState(Args& args, TVMFFIAny*) {
   DyclSession* session;
   if (!args.Session(&session)) return Raise();
@@ -505,6 +514,7 @@ PACKED(to_device, ToDevice)
 PACKED(path, GetPath)
 PACKED(kernel_runs, KernelRuns)
 PACKED(set_num_threads, SetNumThreads)
+PACKED(set_priority, SetPriority)
 PACKED(reset_state, ResetState)
 PACKED(manual_seed, ManualSeed)
 PACKED(cancel, CancelRun)

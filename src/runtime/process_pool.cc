@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <cstddef>
 #include <cstring>
 #include <new>
 
@@ -32,6 +33,9 @@ void Configure(const ThreadSettings* settings) { ThreadPool::Configure(*settings
 // Null: there are none. Read by those that are in the pool of the process.
 std::atomic<const CallersThreads*> g_callers{nullptr};
 
+// How often the process was forked since the library was loaded.
+std::atomic<uint32_t> g_forks{0};
+
 void Callers(CallersThreads* out);
 bool UseCallers(const CallersThreads* threads);
 
@@ -49,7 +53,8 @@ __attribute__((visibility("hidden"), used)) dycl::PoolHost dycl_pool_host = {siz
                                                                              {0},
                                                                              {nullptr},
                                                                              dycl::Callers,
-                                                                             dycl::UseCallers};
+                                                                             dycl::UseCallers,
+                                                                             {nullptr}};
 }
 // The note: sizes of name and contents, type, name, and how far from there dycl_pool_host is.
 asm(R"(
@@ -152,13 +157,17 @@ class UseOfPool {
  public:
   UseOfPool() {
     PoolHost& ours = Ours();
+    forks_ = g_forks.load(std::memory_order_relaxed);
     ours.users.fetch_add(1);
     if (ours.paused.load() != 0) return;
     callers_ = g_callers.load();
     host_ = ours.of.load();
     if (host_ == nullptr) host_ = Find();
   }
-  ~UseOfPool() { Ours().users.fetch_sub(1); }
+  ~UseOfPool() {
+    // A function of the program that runs a kernel may fork; the child has counted nobody.
+    if (forks_ == g_forks.load(std::memory_order_relaxed)) Ours().users.fetch_sub(1);
+  }
   UseOfPool(const UseOfPool&) = delete;
   UseOfPool& operator=(const UseOfPool&) = delete;
   // Null: there is none for the moment.
@@ -169,6 +178,7 @@ class UseOfPool {
  private:
   PoolHost* host_ = nullptr;
   const CallersThreads* callers_ = nullptr;
+  uint32_t forks_;
 };
 
 // While it lives, nobody of a library is in the pool of the process; kernels run on the threads
@@ -217,16 +227,34 @@ void UseCallersOf(PoolHost* other) {
   if (made != nullptr && !g_callers.compare_exchange_strong(none, made)) delete made;
 }
 
+// Refers to `runs`, unless the library does so already.
+void TakeRuns(RunsByPriority* runs) {
+  RunsByPriority* none = nullptr;
+  if (runs != nullptr && !Ours().runs.compare_exchange_strong(none, runs)) Release(runs);
+}
+
+// Another library, which refers to it as long as it is pinned.
+void ShareRunsOf(PoolHost* other) {
+  if (other->struct_size < offsetof(PoolHost, runs) + sizeof(other->runs)) return;
+  RunsByPriority* runs = other->runs.load();
+  if (runs != nullptr) runs->references.fetch_add(1);
+  TakeRuns(runs);
+}
+
 }  // namespace
 
 // The other threads are in the parent: nobody looks at anything any more.
 void ForkedProcessPool() {
+  g_forks.fetch_add(1);
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);
   Ours().users.store(0);
   // The program's threads are there too.
   g_callers.store(nullptr);
+  Forked(Ours().runs.load());
 }
+
+RunsByPriority* ProcessRuns() { return Ours().runs.load(std::memory_order_relaxed); }
 
 void JoinProcessPool() {
   // How threads run was said to those that were there.
@@ -234,9 +262,11 @@ void JoinProcessPool() {
     ThreadSettings settings;
     other->settings(&settings);
     UseCallersOf(other);
+    ShareRunsOf(other);
     Unpin(other);
     if (settings.said != 0) ThreadPool::Configure(settings);
   }
+  TakeRuns(NewRunsByPriority());
   Ours().pins.fetch_or(kOpen);
 }
 
@@ -253,6 +283,7 @@ void LeaveProcessPool() {
   }
   ours.of.store(nullptr);
   delete g_callers.exchange(nullptr);
+  Release(ours.runs.exchange(nullptr));
   ThreadPool::EndShared();
 }
 

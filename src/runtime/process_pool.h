@@ -4,9 +4,9 @@
 // its place. A library says where its PoolHost is in a note of its ELF file (type kPoolNote of
 // "DYCL"), which the others read in the program headers of all that the process has loaded.
 //
-// PoolHost, ThreadSettings, CallersThreads, ParallelGroupEnv and Barrier (thread_pool.h) are the
-// interface between builds. Members are added at the end of PoolHost; what cannot be told so needs
-// another type of note.
+// PoolHost, ThreadSettings, CallersThreads, RunsByPriority, ParallelGroupEnv and Barrier
+// (thread_pool.h) are the interface between builds. Members are added at the end of PoolHost; what
+// cannot be told so needs another type of note.
 #ifndef DYCL_RUNTIME_PROCESS_POOL_H_
 #define DYCL_RUNTIME_PROCESS_POOL_H_
 
@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "callers_threads.h"
+#include "priorities.h"
 #include "thread_pool.h"
 
 namespace dycl {
@@ -40,6 +41,8 @@ struct PoolHost {
   // Uses others. When it returns, nobody is in the function that was there before; false where
   // there is no memory.
   bool (*use_callers)(const CallersThreads* threads);
+  // The runs that go on, the same for all libraries; null where there was no memory for it.
+  std::atomic<RunsByPriority*> runs;
 };
 
 // Takes part: offers the pool of this library, unless an older one is there.
@@ -53,6 +56,9 @@ void ForkedProcessPool();
 // As the functions of ThreadPool do, in the pool of the process.
 int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task);
 int ProcessPoolThreads();
+// The runs that go on in the process; null where there was no memory for it. Of a library that
+// takes part, in which a session is.
+RunsByPriority* ProcessRuns();
 // How the threads of all libraries run, those of sessions too.
 void ConfigureThreads(const ThreadSettings& settings);
 // Has all libraries use threads of the program, or the pool again. Not from inside a task. False

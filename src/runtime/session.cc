@@ -300,6 +300,14 @@ int32_t DyclSession::SetNumThreads(int32_t num_threads) {
   return DYCL_OK;
 }
 
+int32_t DyclSession::SetPriority(int32_t priority) {
+  dycl::InUse use(&running_);
+  if (!use.taken()) {
+    return dycl::UsageError("the session is running; set its priority before or after");
+  }
+  return priority_.Set(priority);
+}
+
 int32_t DyclSession::SetDeviceBranches(bool on) {
   dycl::InUse use(&running_);
   if (!use.taken()) {
@@ -479,6 +487,7 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
       pool.release();  // left behind by fork(): its threads are not ours to join
     }
     dycl::ScopedPool scope(pool_.get());
+    dycl::ScopedPriority rank(priority_);
     dycl::SetError("", "%s", "");
     recorded.Started();
     status = RunProgram();

@@ -12,6 +12,7 @@
 #include "dycl/dycl.h"
 #include "library.h"
 #include "params.h"
+#include "priorities.h"
 #include "program.h"
 #include "recorder.h"
 #include "thread_pool.h"
@@ -53,6 +54,7 @@ struct DyclSession {
   static uint64_t BlockBytes(bool arena);
 
   [[nodiscard]] int32_t SetNumThreads(int32_t num_threads);
+  [[nodiscard]] int32_t SetPriority(int32_t priority);
   [[nodiscard]] int32_t SetDeviceBranches(bool on);
   // Has runs put their work on a stream of the caller's, or on the session's own.
   [[nodiscard]] int32_t SetCudaStream(bool given, void* stream);
@@ -158,6 +160,7 @@ struct DyclSession {
   int32_t site_ = dycl::kRunFailed;
   int32_t num_threads_ = 0;
   std::unique_ptr<dycl::ThreadPool> pool_;  // null: the shared one
+  dycl::SessionPriority priority_;
   std::atomic<bool> running_{false};
   dycl::Recorder recorder_;
   // The run that its thread does, or has done last.

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "log.h"
+#include "priorities.h"
 #include "process_pool.h"
 #include "worker.h"
 
@@ -238,11 +239,12 @@ ScopedPool::ScopedPool(ThreadPool* pool) : previous_(t_pool) { t_pool = pool; }
 ScopedPool::~ScopedPool() { t_pool = previous_; }
 
 int ThreadPool::CurrentThreads() {
+  if (ScopedPriority::Outranked()) return 1;
   return t_pool != nullptr ? t_pool->num_threads() : ProcessPoolThreads();
 }
 
 static int ParallelLaunch(ParallelLambda lambda, void* closure, int num_task) {
-  bool alone = t_next_alone || t_in_task;
+  bool alone = t_next_alone || t_in_task || ScopedPriority::Outranked();
   t_next_alone = false;
   if (alone) return RunAlone(lambda, closure, num_task);
   return t_pool != nullptr ? t_pool->Launch(lambda, closure, num_task)

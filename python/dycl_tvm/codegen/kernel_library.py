@@ -15,6 +15,7 @@ _RUNTIME = frozenset(
         "thread_settings.o",
         "process_pool.o",
         "callers_threads.o",
+        "priorities.o",
         "worker.o",
         "log.o",
         "workspace.o",

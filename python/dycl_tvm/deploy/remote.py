@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import InputError, RemoteError, UsageError
+from dycl_tvm.runtime.priorities import Priority, priority_number
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 from dycl_tvm.runtime.tensors import is_shape_of, type_text
@@ -205,6 +206,12 @@ class RemoteModule:
         """Give this session threads of its own; 0 goes back to one for each core."""
         with _remote_errors("the session"):
             self._module["set_num_threads"](self._session, num_threads)
+
+    def set_priority(self, priority: Priority) -> None:
+        """Say how important the calls of this session are there beside others: see :meth:`dycl_tvm.runtime.Module.set_priority`."""
+        number = priority_number(priority)
+        with _remote_errors("the session"):
+            self._module["set_priority"](self._session, number)
 
     def close(self) -> None:
         """End the session there and remove the uploaded files; the connection stays."""

@@ -134,13 +134,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
     "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
     "dycl_unload": (c_int32, [c_void_p]),
+    "dycl_session_set_priority": (c_int32, [c_void_p, c_int32]),
     "dycl_set_thread_options": (c_int32, [POINTER(ThreadOptions)]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),
 }
 
 #: Libraries of version 0.2, which still run, have none of these.
-_SINCE_0_3 = frozenset({"dycl_params_fd", "dycl_run_into", "dycl_set_log", "dycl_unload", "dycl_set_thread_options"})
+_SINCE_0_3 = frozenset(
+    {"dycl_params_fd", "dycl_run_into", "dycl_set_log", "dycl_unload", "dycl_session_set_priority", "dycl_set_thread_options"}
+)
 
 
 def declare(library: ctypes.CDLL, path: str) -> None:

@@ -17,6 +17,7 @@ from dycl_tvm.runtime.library import Library, making, none_is_unloaded, open_lib
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
+from dycl_tvm.runtime.priorities import Priority
 from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_trailer
 
 
@@ -76,11 +77,13 @@ def load(
         return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened), num_threads)
 
 
-def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes) -> Module:
+def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes, priority: Priority = "normal") -> Module:
     """Return a module that was pickled."""
     module = load(*files)
     if module.metadata["fingerprint"] != fingerprint:
         raise ArtifactError(f"the module was pickled with another library than the one that is now at '{files[0]}'")
+    if priority != "normal":
+        module.set_priority(priority)
     module.set_device_branches(device_branches)
     module.set_state(state)
     return module

@@ -20,6 +20,7 @@ from dycl_tvm.runtime.last_call import LastCall
 from dycl_tvm.runtime.library import destroy, making, unload
 from dycl_tvm.runtime.log import Level, set_log
 from dycl_tvm.runtime.model import Model
+from dycl_tvm.runtime.priorities import Priority, priority_number
 from dycl_tvm.runtime.profile.budget import NO_BUDGET, Budget, Budgets
 from dycl_tvm.runtime.profile.profile import Profile
 from dycl_tvm.runtime.profile.recording import CAPACITY, Recording
@@ -71,6 +72,7 @@ class Module(LastCall):
         self._budgets = Budgets(model.library, model.metadata)
         self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
         self._num_threads = num_threads
+        self._priority: Priority = "normal"
         self._device_branches = True
         self._site: int | None = None
         self._entered = False  # whether the last call got as far as the library, and has come back
@@ -406,6 +408,22 @@ class Module(LastCall):
             self._check(self._library.dycl_session_set_num_threads(self._session, index(num_threads)))
         self._num_threads = num_threads
 
+    def set_priority(self, priority: Priority) -> None:
+        """Say how important the calls of this module are beside those of others in the process, of whichever library.
+
+        While a call of a higher priority goes on, kernels of the others run on the threads that call them alone, from their next one on:
+        so the important one finds the shared threads free. Nobody waits.
+
+        Parameters
+        ----------
+        priority : {"low", "normal", "high"}
+            ``"normal"`` at first.
+        """
+        number = priority_number(priority)
+        with self._freeing:
+            self._check(self._library.dycl_session_set_priority(self._session, number))
+        self._priority = priority
+
     def set_device_branches(self, on: bool) -> None:
         """Let the GPU take branches by itself where it can, or (False) let the host take all of them.
 
@@ -467,6 +485,8 @@ class Module(LastCall):
 
     def __copy__(self) -> Module:
         copy = self.new_session()
+        if self._priority != "normal":
+            copy.set_priority(self._priority)
         copy.set_device_branches(self._device_branches)
         copy.set_state(self.get_state())
         return copy
@@ -479,7 +499,7 @@ class Module(LastCall):
         if model.reopen is None or not model.params.can_be_reopened:
             raise UsageError(f"the module '{self.name}' cannot be pickled: its files have no paths from which it could be loaded again")
         files = (model.path, model.params.path, self._num_threads, model.classes.given, model.params.mmap)
-        return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state())
+        return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state(), self._priority)
 
     def set_log(self, function: Callable[[Level, str], None] | None, level: Level = "warning") -> None:
         """Send the texts of this library, of all its modules, to a function: ``function("print", "x is 3\\n")``.

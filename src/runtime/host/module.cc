@@ -407,6 +407,11 @@ Status Session::SetNumThreads(int32_t num_threads) {
                                                                          : LastError(api_);
 }
 
+Status Session::SetPriority(DyclPriority priority) {
+  if (!HAS(api_, session_set_priority)) return Missing("session_set_priority");
+  return api_->session_set_priority(session_, priority) == DYCL_OK ? Status() : LastError(api_);
+}
+
 Status Session::SetDeviceBranches(bool on) {
   if (!HAS(api_, session_set_device_branches)) return Missing("session_set_device_branches");
   return api_->session_set_device_branches(session_, on ? 1 : 0) == DYCL_OK ? Status()

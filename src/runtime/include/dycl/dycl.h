@@ -328,6 +328,16 @@ DYCL_API void dycl_session_destroy(DyclSession* session);
  * threads that the process shares: DYCL_NUM_THREADS in the environment, or one for each core. */
 DYCL_API int32_t dycl_session_set_num_threads(DyclSession* session, int32_t num_threads);
 
+/** How important the runs of a session are beside those of others. */
+enum DyclPriority { DYCL_PRIORITY_LOW = -1, DYCL_PRIORITY_NORMAL = 0, DYCL_PRIORITY_HIGH = 1 };
+
+/** Gives a session a DyclPriority, at first DYCL_PRIORITY_NORMAL. While a run of a higher one goes
+ * on in the process, of whichever library, kernels of the others run on the thread that calls them
+ * alone, from their next one on: so the important run finds the shared threads free. Nobody waits,
+ * and the threads that call are the program's, with the system's priorities that it gives them.
+ * Libraries that were built before this was possible know of no priorities. */
+DYCL_API int32_t dycl_session_set_priority(DyclSession* session, int32_t priority);
+
 /** Says whether a session of a model for a GPU may let the GPU take branches by itself (0: the host
  * takes all). It may from the beginning; it does where the driver is of CUDA 12.8 or newer. */
 DYCL_API int32_t dycl_session_set_device_branches(DyclSession* session, int32_t on);
@@ -543,6 +553,7 @@ typedef struct {
   int32_t (*unload)(DyclModel*);
   int32_t (*set_thread_options)(const DyclThreadOptions*);
   int32_t (*set_parallel)(DyclParallelFor, void*, int32_t);
+  int32_t (*session_set_priority)(DyclSession*, int32_t);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

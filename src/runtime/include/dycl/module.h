@@ -206,6 +206,8 @@ class Session {
   std::vector<uint64_t> KernelRuns() const;
   /*! \brief Threads of this session alone; 0 goes back to those that the process shares. */
   Status SetNumThreads(int32_t num_threads);
+  /*! \brief While runs of a higher priority go on, kernels run on the thread that calls alone. */
+  Status SetPriority(DyclPriority priority);
   /*! \brief Whether the GPU may take branches by itself, in a model for one. */
   Status SetDeviceBranches(bool on);
   /*!
