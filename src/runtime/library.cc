@@ -78,7 +78,8 @@ __attribute__((destructor)) void Leave() {
 int32_t HoldLibrary() {
   Lock lock;
   if (g_held.load()) return DYCL_OK;
-  g_knows_forks = g_knows_forks || pthread_atfork(nullptr, nullptr, AfterForkInChild) == 0;
+  g_knows_forks = g_knows_forks || pthread_atfork(BeforeForkOfProcessPool, AfterForkOfProcessPool,
+                                                  AfterForkInChild) == 0;
   if (!g_knows_forks) return NoMemory("there is no memory to know of fork()");
   if (int32_t status = ReferToSelf(&g_self)) return status;
   JoinProcessPool();

@@ -136,9 +136,15 @@ int PinWanted(dl_phdr_info* object, size_t /*size*/, void* data) {
   return 0;
 }
 
+// The lock of the loader under which it shows what is loaded: fork() gives it to the child as it
+// is, and who holds it is in the parent. So nobody forks while this library looks.
+pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
+
 PoolHost* PinOne(PoolHost* of, uint32_t skipped) {
   Wanted wanted{of, skipped, nullptr};
+  pthread_mutex_lock(&g_looking);
   dl_iterate_phdr(PinWanted, &wanted);
+  pthread_mutex_unlock(&g_looking);
   return wanted.pinned;
 }
 
@@ -243,8 +249,13 @@ void ShareRunsOf(PoolHost* other) {
 
 }  // namespace
 
+void BeforeForkOfProcessPool() { pthread_mutex_lock(&g_looking); }
+
+void AfterForkOfProcessPool() { pthread_mutex_unlock(&g_looking); }
+
 // The other threads are in the parent: nobody looks at anything any more.
 void ForkedProcessPool() {
+  g_looking = PTHREAD_MUTEX_INITIALIZER;
   g_forks.fetch_add(1);
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);

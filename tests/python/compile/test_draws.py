@@ -14,6 +14,7 @@ from dycl_tvm.compile.program import KernelLibrary
 from dycl_tvm.compile.templates import source_of, symbol_of
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.draws import NAMESPACE
+from dycl_tvm.hcfg.known_draws import is_known
 from dycl_tvm.verify.memory import CompiledKernels
 
 draws = getattr(torch.ops, NAMESPACE)
@@ -90,6 +91,8 @@ def _compare(
 ) -> Any:
     """Run a kernel and PyTorch on one state; return the next."""
     want, after = op(state, *operands, *rest)
+    if not is_known(op.__name__, want.dtype):
+        pytest.skip(f"this PyTorch draws other numbers of {want.dtype}: staging refuses them")
     got, left = torch.zeros_like(want), torch.zeros_like(state)
     kernels.call(symbol, 0, [state, *operands, got, left])
     raw = [t.reshape(-1).view(torch.uint8) for t in (got, want)]

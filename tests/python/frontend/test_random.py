@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import itertools
 import random
 import types
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError, UsageError, VerificationError
 from dycl_tvm.frontend.python.source import locate
+from dycl_tvm.hcfg import known_draws
 from dycl_tvm.hcfg.draws import DEFAULT_GENERATOR
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG, Constant, TensorOp
@@ -47,9 +50,18 @@ def check_against_eager(
         torch.set_rng_state(state)
 
 
+def _skip_other_halves(name: str) -> None:
+    kinds = itertools.product(("uniform", "normal", "normal_each"), (torch.float16, torch.bfloat16))
+    if name in ("dtypes", "parameters") and not all(known_draws.is_known(*kind) for kind in kinds):
+        with pytest.raises(UnsupportedError, match="draws other random numbers of b?float16"):
+            dycl_tvm.stage(made(name), INPUTS[0])
+        pytest.skip("this PyTorch draws other numbers of 16 bits: they are refused")
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("passes", [False, True])
 def test_draws_are_those_of_eager(name: str, passes: bool) -> None:
+    _skip_other_halves(name)
     program = made(name)
     graph = dycl_tvm.stage(program, INPUTS[0], passes=passes)
     variables = [v.name for v in graph.state]
@@ -70,6 +82,7 @@ def test_draws_are_those_of_eager(name: str, passes: bool) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_artefacts_draw_what_eager_draws(name: str, tmp_path: Path) -> None:
+    _skip_other_halves(name)
     program = made(name)
     dycl_tvm.build(program, INPUTS[0]).export_library(tmp_path / "net.so", embed_params=True)
     module = dycl_tvm.load(tmp_path / "net.so")
@@ -286,6 +299,8 @@ def test_distributions_with_the_checks_that_they_make_by_default(monkeypatch):
 
 def test_a_draw_that_is_repeated_until_it_fits() -> None:
     """PyTorch's own loop, whose trips the numbers decide, runs as a loop of the user's."""
+    if "while" not in inspect.getsource(nn.init):
+        pytest.skip("this PyTorch draws them without a loop")
 
     def program(x: Any) -> Any:
         return x + torch.nn.init.trunc_normal_(torch.empty(4, 5), std=2.0), torch.rand(1)
@@ -296,3 +311,30 @@ def test_a_draw_that_is_repeated_until_it_fits() -> None:
     torch.manual_seed(3)
     state = [torch.get_rng_state()]
     check_against_eager(program, 3, lambda args: interpret(graph, given(graph, args), state)[0])
+
+
+def test_draws_that_this_pytorch_makes_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it does is found out by trying: here as if it drew other numbers of float64, and nothing else."""
+    monkeypatch.setattr(known_draws, "DIGESTS", {**known_draws.DIGESTS, "normal": {**known_draws.DIGESTS["normal"], "float64": "0" * 12}})
+    known_draws.is_known.cache_clear()
+    try:
+        with pytest.raises(UnsupportedError, match=r"draws other random numbers of float64 here \(normal\)"):
+            dycl_tvm.stage(_Noisy(torch.float64), (torch.zeros(4),))
+        dycl_tvm.stage(_Noisy(torch.float32), (torch.zeros(4),))
+    finally:
+        known_draws.is_known.cache_clear()
+
+
+class _Noisy(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn(4, dtype=self.dtype)
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the numbers are those of PyTorch 2.13")
+def test_all_draws_of_this_version_are_known() -> None:
+    assert all(known_draws.is_known(name, getattr(torch, dtype)) for name, row in known_draws.DIGESTS.items() for dtype in row)
+    assert not known_draws.is_known("gamma", torch.float16)

@@ -27,6 +27,7 @@ from dycl_tvm.hcfg.nodes import Value
 from dycl_tvm.hcfg.types import TensorType
 
 N = Dim("size", min=1, max=8)
+BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
 class Views(nn.Module):
@@ -125,6 +126,7 @@ class Written(nn.Module):
         return norms, edges, x[0].T, x[0].H, x.mH, torch.arange(9).clamp(0, x.shape[1] - 1)
 
 
+@pytest.mark.skipif(BEFORE_2_13, reason="torch.export of this version wants a size of 2 and more")
 def test_operators_of_programs() -> None:
     torch.manual_seed(0)
     model = Written().eval()
@@ -155,6 +157,8 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_right_at_every_size(name: str) -> None:
+    if BEFORE_2_13 and name == "lstm":
+        pytest.skip("the LSTM of this version asks whether there is a batch: it is refused")
     program, shape, dim = exported(name)
     for read in [program, program.run_decompositions()] if PROGRAMS[name][3] else [program]:
         call = stage_exported(read, (of_size(shape, dim, 3),), dynamic_shapes=({dim: N},)).interpret()

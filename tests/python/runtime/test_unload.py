@@ -203,7 +203,7 @@ over = threading.Event()
 thread = threading.Thread(target=work)
 thread.start()
 ended = set()
-for _ in range(150):
+for _ in range(60):
     child = os.fork()
     if child == 0:
         signal.alarm(20)

@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES
 from dycl_tvm.frontend.trace.values.tensors import emit_one, fresh, fresh_like, op_name, read, write
 from dycl_tvm.hcfg.cuda_draws import is_of_device
 from dycl_tvm.hcfg.draws import CPU
+from dycl_tvm.hcfg.known_draws import is_known
 from dycl_tvm.hcfg.nodes import Constant, Value
 from dycl_tvm.hcfg.types import TensorType
 
@@ -106,7 +107,7 @@ def draw(dispatch: Dispatch, meta_result: Meta, func: Any, bound: dict[str, Any]
             layouts_of(target).settle()  # type: ignore[union-attr]
         like = meta_of(tuple(target.shape), tuple(target.stride()), target.dtype)
     else:
-        like = _meta(meta_result, func, bound)
+        like = bound["self"] if name == "_standard_gamma" else _meta(meta_result, func, bound)  # before 2.13 it has no meta kernel
         if name in _ROW_BY_ROW:
             given = [bound[n] for n in ("mean", "std", "self") if isinstance(bound.get(n), torch.Tensor)]
             like = meta_of(tuple(like.shape), None, given[0].dtype if given else like.dtype)
@@ -213,6 +214,8 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
     values = [a for a in args if isinstance(a, Value)]
     constant = all(isinstance(v, Constant) for v in values) and sum(t.numel for t in types) <= FOLD_LIMIT
     if not constant or is_of_device(op_name(op), types[0].numel):
+        if kind_in_force() is CPU and op._opname != "seeded":
+            _check_known(op._opname, types[0].dtype)
         made = current().builder.tensor_op(op_name(op), args, {}, types, values)
         assert all(v is not None for v in made)
         return made  # type: ignore[return-value]
@@ -225,6 +228,17 @@ def _record(op: Any, args: tuple[Any, ...], types: list[Any]) -> tuple[Value, ..
             known[key] = (tuple(map(constant_of, results)), values)
     found: tuple[Value, ...] = known[key][0]
     return found
+
+
+def _check_known(name: str, dtype: str) -> None:
+    """Refuse a draw whose numbers a library would not give as this PyTorch does."""
+    if not is_known(name, getattr(torch, dtype)):
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} on this machine draws other random numbers of {dtype} here ({name.removesuffix('_some')}) than "
+            "a compiled network does",
+            current().origin(),
+            "draw float32 and convert it, or build with PyTorch 2.13 on a processor with AVX2",
+        )
 
 
 def draw_some(name: str, count: torch.Tensor, size: int, dtype: torch.dtype, generator: Any, *params: Any) -> torch.Tensor:
