@@ -10,14 +10,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import tvm
 from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.codegen.machine import runs_here
 
+SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
+VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
+
+
+def needs(target: Any) -> Any:
+    """Return the mark of a test that runs code for ``target``, which this CPU may be too old for."""
+    return pytest.mark.skipif(not runs_here(target), reason=f"this CPU cannot run code for {target.attrs['mcpu']}")
+
+
+def each(*targets: Any) -> list[Any]:
+    """Return the targets as parameters of a test, skipped where this CPU cannot run them."""
+    return [pytest.param(t, id=t.attrs["mcpu"], marks=needs(t)) for t in targets]
+
+
+#: For tests that draw their targets.
+WIDTHS = [t for t in (AVX2, AVX512) if runs_here(t)]
 
 
 def machine(target: Any = AVX2) -> Machine:
@@ -78,8 +96,10 @@ class Kernel:
     def __init__(self, fn: Any, target: Any = AVX2) -> None:
         self.module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=target)
         self.run = self.module["main"]
+        self.target = target
 
     def __call__(self, arrays: Sequence[Any], out_shape: Sequence[int], dtype: str = "float32") -> Any:
+        assert runs_here(self.target), "this CPU cannot run the kernel: mark the test with needs(target)"
         results = []
         for at_end in (False, True):
             # garbage in the output: a kernel must write all of it

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, machine, relu_with_bias
+from kernel_utils import AVX2, AVX512, WIDTHS, Kernel, each, machine, relu_with_bias
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel, wins
@@ -81,10 +81,10 @@ def test_random_shapes(data: Any) -> None:
     draw = data.draw
     lead = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple))
     rows, keys, depth, width = (draw(st.integers(1, 40)) for _ in range(4))
-    check(work_of(lead, rows, keys, depth, width, causal=draw(st.booleans())), draw(st.sampled_from([AVX2, AVX512])))
+    check(work_of(lead, rows, keys, depth, width, causal=draw(st.booleans())), draw(st.sampled_from(WIDTHS)))
 
 
-@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
 @pytest.mark.parametrize("shape", [(3, 1, 131, 20, 64), (2, 67, 70, 32, 16), (1, 130, 64, 5, 40), (2, 3, 1, 64, 3)], ids=str)
 def test_hand_picked_shapes(shape: tuple[int, ...], target: Any) -> None:
     check(work_of(shape[:1], *shape[1:]), target)

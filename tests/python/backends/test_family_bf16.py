@@ -11,7 +11,7 @@ import tvm
 from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX512
+from kernel_utils import AVX512, needs
 
 from dycl_tvm.backends.tir_cpu.database import Choice, key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
@@ -20,11 +20,10 @@ from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.words.dot_convolution import DotPlan
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
-from dycl_tvm.runtime.trailer import cpu_flags
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})
 MACHINE = machine_of(TARGET)
-CPU = pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this CPU has no AVX512-BF16")
+CPU = needs(TARGET)
 CHECKER = Checker(bf16_dense.FAMILY, bf16_conv.FAMILY, TARGET)
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, conv, machine, pack, relu_with_bias, unpack, windows
+from kernel_utils import AVX2, AVX512, Kernel, conv, machine, needs, pack, relu_with_bias, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
@@ -96,6 +96,7 @@ def test_wide_kernel_copies_padded_rows() -> None:
     check(work, plan)
 
 
+@needs(AVX512)
 @pytest.mark.parametrize("channels", [(32, 32), (20, 48)])
 def test_wide_vectors(channels: tuple[int, int]) -> None:
     work = conv(channels, (6, 6), (3, 3), padding=(1, 1, 1, 1), lanes=16)

@@ -14,7 +14,7 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, pack, relu_with_bias, unpack
+from kernel_utils import AVX2, AVX512, SSE, Kernel, each, pack, relu_with_bias, unpack
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY
@@ -25,14 +25,8 @@ from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 from dycl_tvm.errors import UsageError
 
-SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
 #: Max error / max abs output against float64, as the module's docstring states it.
 BOUND = {2: 2e-6, 4: 8e-6}
-
-
-def targets() -> list[Any]:
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    return [pytest.param(SSE, id="sse"), pytest.param(AVX2, id="avx2")] + [pytest.param(AVX512, id="avx512")] * ("avx512vl" in flags)
 
 
 def conv(target: Any, n: int, ci: int, co: int, h: int, w: int, padding: tuple[int, int, int, int] = (1, 1, 1, 1)) -> Conv2D:
@@ -70,7 +64,7 @@ def error(target: Any, work: Conv2D, chosen: WinogradPlan, kind: str = "", seed:
     return float(np.abs(y - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("target", each(SSE, AVX2, AVX512))
 @pytest.mark.parametrize("m", [2, 4])
 def test_planned_kernels_are_right(target: Any, m: int) -> None:
     work = conv(target, 2, 19, 3 * machine_of(target).lanes - 1, 13, 17)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, machine
+from kernel_utils import AVX2, AVX512, Kernel, machine, needs
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.families import dense_blocked
@@ -26,6 +26,10 @@ RNG = np.random.default_rng(0)
 
 def array(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype("float32")
+
+
+def on_avx512(*sizes: int) -> Any:
+    return pytest.param(Dense(*sizes), AVX512, marks=needs(AVX512))
 
 
 def bias_relu_residual(work: Dense) -> Epilogue:
@@ -65,6 +69,7 @@ def test_every_other_plan(work: Dense) -> None:
         run_dense(work, plan)
 
 
+@needs(AVX512)
 @pytest.mark.parametrize("work", [Dense(1, 1, 100, 37), Dense(2, 7, 50, 20)], ids=str)
 def test_avx512(work: Dense) -> None:
     run_dense(work, FAMILY.plans(work, machine(AVX512))[0], AVX512)
@@ -85,9 +90,7 @@ def test_k_in_pieces(k: int) -> None:
     run_dense(work, replace(FAMILY.plans(work, machine())[0], k_pieces=4))
 
 
-@pytest.mark.parametrize(
-    ("work", "target"), [(Dense(1, 1, 90, 21), AVX2), (Dense(1, 2, 33, 8), AVX2), (Dense(3, 1, 150, 9), AVX512)], ids=str
-)
+@pytest.mark.parametrize(("work", "target"), [(Dense(1, 1, 90, 21), AVX2), (Dense(1, 2, 33, 8), AVX2), on_avx512(3, 1, 150, 9)], ids=str)
 def test_panels_side_by_side(work: Dense, target: Any) -> None:
     plans = [p for p in FAMILY.plans(work, machine(target)) if p.streams > 1]
     assert plans
@@ -113,10 +116,10 @@ def test_a_long_k_over_few_columns_is_cut() -> None:
 @pytest.mark.parametrize(
     ("work", "target"),
     [
-        (Dense(1, 196, 40, 24), AVX512),
+        on_avx512(1, 196, 40, 24),
         (Dense(2, 13, 16, 9), AVX2),  # one vector of columns
-        (Dense(16, 1, 33, 2), AVX512),  # less than a trip of the loop over the sum
-        (Dense(1, 40, 70, 1024), AVX512),  # rows a page apart, in two blocks of the sum
+        on_avx512(16, 1, 33, 2),  # less than a trip of the loop over the sum
+        on_avx512(1, 40, 70, 1024),  # rows a page apart, in two blocks of the sum
         (Dense(3, 19, 50, 2311), AVX2),  # four blocks of the sum, the last one shorter
         (Dense(1, 500, 20, 1536), AVX2),  # rows that do not fit L2 at once
     ],

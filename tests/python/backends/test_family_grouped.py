@@ -124,10 +124,9 @@ def test_narrow_vectors(channels: tuple[int, int]) -> None:
     check(conv(6, (channels[0] // 2, channels[1] // 2), (6, 7), lanes=4), SSE)
 
 
+@ku.needs(ku.AVX512)
 @pytest.mark.parametrize("channels", [(4, 4), (2, 8), (6, 6), (24, 24)])
 def test_wide_vectors(channels: tuple[int, int]) -> None:
-    if "avx512f" not in open("/proc/cpuinfo").read():
-        pytest.skip("needs AVX-512")
     check(conv(5, channels, (6, 15), lanes=16), ku.AVX512)
 
 

@@ -11,23 +11,17 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, guarded, pack, unpack, windows
+from kernel_utils import AVX2, AVX512, VNNI, Kernel, each, guarded, pack, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise
 from dycl_tvm.backends.tir_cpu.words import int8
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
-from dycl_tvm.runtime.trailer import cpu_flags
+from dycl_tvm.codegen.machine import runs_here
 
-VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
 AVX_VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "alderlake"})
-FLAGS = cpu_flags()
-TARGETS = [
-    pytest.param(AVX2, id="avx2"),
-    pytest.param(AVX512, id="avx512", marks=pytest.mark.skipif("avx512bw" not in FLAGS, reason="this CPU has no AVX-512")),
-    pytest.param(VNNI, id="vnni", marks=pytest.mark.skipif("avx512_vnni" not in FLAGS, reason="this CPU has no VNNI")),
-]
-RUNNABLE = [p.values[0] for p in TARGETS if not p.marks or not p.marks[0].args[0]]
+TARGETS = each(AVX2, AVX512, VNNI)
+RUNNABLE = [t for t in (AVX2, AVX512, VNNI) if runs_here(t)]
 
 
 def _numbers(low: int, high: int, *shape: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, machine
+from kernel_utils import WIDTHS, Kernel, machine
 from torch import nn
 
 import dycl_tvm
@@ -25,7 +25,7 @@ from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Tensor
 
 RNG = np.random.default_rng(0)
 UNIT = 2.0**-24
-TARGETS = st.sampled_from([AVX2, AVX512])
+TARGETS = st.sampled_from(WIDTHS)
 
 
 def array(*shape: int) -> Any:

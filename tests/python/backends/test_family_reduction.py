@@ -15,7 +15,7 @@ import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, guarded, machine
+from kernel_utils import AVX2, AVX512, WIDTHS, each, guarded, machine
 from torch import Tensor
 from tvm import te, tirx
 
@@ -98,7 +98,7 @@ SHAPES = st.lists(st.sampled_from([1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 70]), m
     st.integers(1, 15),
     st.sampled_from(["sum", "max", "min"]),
     st.sampled_from(["plain", "nan", "inf"]),
-    st.sampled_from([AVX2, AVX512]),
+    st.sampled_from(WIDTHS),
 )
 def test_any_axes(shape: list[int], chosen: int, name: str, kind: str, target: Any) -> None:
     axes = tuple(a for a in range(len(shape)) if chosen >> a & 1) or (len(shape) - 1,)
@@ -122,12 +122,12 @@ def test_any_axes(shape: list[int], chosen: int, name: str, kind: str, target: A
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(SHAPES, st.integers(0, 3), st.booleans(), st.sampled_from(["ties", "nan", "-inf"]), st.sampled_from([AVX2, AVX512]))
+@given(SHAPES, st.integers(0, 3), st.booleans(), st.sampled_from(["ties", "nan", "-inf"]), st.sampled_from(WIDTHS))
 def test_first_index(shape: list[int], axis: int, is_max: bool, kind: str, target: Any) -> None:
     check_index(tuple(shape), axis % len(shape), is_max, kind, target)
 
 
-@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
 @pytest.mark.parametrize("shape, axis", [((1, 131), 1), ((3, 19, 70), 1), ((1, 200_003), 1), ((9, 1), 1)])
 @pytest.mark.parametrize("kind", ["ties", "nan", "-inf"])
 def test_first_index_of_hard_shapes(shape: tuple[int, ...], axis: int, kind: str, target: Any) -> None:
@@ -150,8 +150,8 @@ def check_index(shape: tuple[int, ...], axis: int, is_max: bool, kind: str, targ
 
 
 def test_one_nan_anywhere() -> None:
-    kernel = compiled(function((1, 150), (1,), "argmax"), AVX512)
-    largest = compiled(function((1, 150), (1,), "max"), AVX512)
+    kernel = compiled(function((1, 150), (1,), "argmax"), WIDTHS[-1])
+    largest = compiled(function((1, 150), (1,), "max"), WIDTHS[-1])
     for k in range(150):
         x = hard((1, 150), "plain")
         x[0, k:] = nan
@@ -164,12 +164,12 @@ def test_one_nan_anywhere() -> None:
 def test_other_types(dtype: str) -> None:
     x = (RNG.standard_normal((5, 77)) * 50).astype(dtype)
     for name, axis in itertools.product(["sum", "max", "prod"], [0, 1]):
-        y = run(compiled(function(x.shape, (axis,), name, dtype=dtype), AVX512), x, ((x.shape[1 - axis],), dtype))[0]
+        y = run(compiled(function(x.shape, (axis,), name, dtype=dtype), WIDTHS[-1]), x, ((x.shape[1 - axis],), dtype))[0]
         exact = {"sum": np.sum, "max": np.max, "prod": np.prod}[name](x, axis, **({} if name == "max" else {"dtype": dtype}))
         np.testing.assert_allclose(y, exact, rtol=1e-12)
     for axis in (0, 1):
         shape = (x.shape[1 - axis],)
-        index, value = run(compiled(function(x.shape, (axis,), "argmin", dtype=dtype), AVX512), x, (shape, "int64"), (shape, dtype))
+        index, value = run(compiled(function(x.shape, (axis,), "argmin", dtype=dtype), WIDTHS[-1]), x, (shape, "int64"), (shape, dtype))
         np.testing.assert_array_equal(index, x.argmin(axis))
         np.testing.assert_array_equal(value, x.min(axis))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, Kernel, machine
+from kernel_utils import AVX2, AVX512, Kernel, each, machine
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
@@ -38,7 +38,7 @@ def map_of(fn: Callable[[Any], Any], n: int, target: Any) -> Kernel:
     return Kernel(prim_func([("x", (n,), "float32"), ("y", (n,), "float32")], body), target)
 
 
-@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
 @pytest.mark.parametrize("name, ulps", [("exp", 1.0), ("sigmoid", 2.5), ("tanh", 2.6), ("erf", 2.5)])
 def test_functions(name: str, ulps: float, target: Any) -> None:
     n = 1 << 17
@@ -55,7 +55,7 @@ def test_functions(name: str, ulps: float, target: Any) -> None:
     np.testing.assert_array_equal(np.signbit(y[3:5]), np.signbit(rounded[3:5]))
 
 
-@pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("shape, axis", [((3, 1000), 1), ((5, 33), -1), ((1, 1), 1), ((3, 7, 11), 1), ((1, 5, 67), 1), ((4, 3), 0)])
 def test_softmax(shape: tuple[int, ...], axis: int, log: bool, target: Any) -> None:

@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 import torch
 import tvm
-from kernel_utils import AVX2, AVX512, Kernel
+from kernel_utils import AVX2, AVX512, VNNI, Kernel, each
 
 from dycl_tvm.backends.tir_cpu.families.weights_only import FAMILY
 from dycl_tvm.backends.tir_cpu.words.grouped import BITS
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, DTypes
 from dycl_tvm.hcfg.grouped import dequantised, in_bytes
-from dycl_tvm.runtime.trailer import cpu_flags
 
-FLAGS = cpu_flags()
-VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
-TARGETS = [
-    pytest.param(AVX2, id="avx2"),
-    pytest.param(AVX512, id="avx512", marks=pytest.mark.skipif("avx512bw" not in FLAGS, reason="this CPU has no AVX-512")),
-    pytest.param(VNNI, id="vnni", marks=pytest.mark.skipif("avx512_vnni" not in FLAGS, reason="this CPU has no VNNI")),
-]
+TARGETS = each(AVX2, AVX512, VNNI)
 
 
 def _work(m: int, n: int, k: int, weights: str, group: int) -> Dense:
