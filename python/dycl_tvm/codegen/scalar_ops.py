@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dycl_tvm.codegen.text import DTYPES, float_literal, int_literal, string
 from dycl_tvm.compile.program import HostInstr, Reg, Scalar
 from dycl_tvm.errors import CompileError
+from dycl_tvm.hcfg.hostops import error_of
 
 C_TYPES = {"int": "int64_t", "float": "double", "bool": "bool"}
 
@@ -138,6 +139,9 @@ def host_instr(instr: HostInstr, origin: str) -> str:
         return f"{dst} = {as_bool(args[0])};"
     if op == "print":
         return _print(instr)
+    if op == "check":
+        kind, message = error_of(instr.text or "")
+        return f"if ({scalar(args[0])}) return FailRaise({string(kind)}, {string(message)}, {origin});"
     if op == "clock":
         name = instr.text or ""
         return f"{dst} = ops::{'ClockNs' if name.endswith('_ns') else 'Clock'}({_CLOCKS[name.removesuffix('_ns')]});"

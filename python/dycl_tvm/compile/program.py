@@ -72,7 +72,7 @@ class KernelCall:
 class HostInstr:
     """``dst = op(args)``; the operations of :class:`dycl_tvm.hcfg.nodes.HostOp` less ``item`` and ``to_tensor``.
 
-    ``text`` is the template of ``print`` or the name of a clock.
+    ``text`` is the template of ``print``, the name of a clock or the error of a check.
     """
 
     op: str

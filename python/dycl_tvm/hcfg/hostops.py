@@ -19,7 +19,7 @@ from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType, TensorType, Type
 Number = int | float | bool
 
 #: What operations do beside giving a result: they stay where they stand, in order with each other, and run as often as there.
-EFFECTS = frozenset({"print", "push", "pop"})
+EFFECTS = frozenset({"print", "push", "pop", "check"})
 #: Operations that do more than compute with their operands; a clock that nobody asks need not be read.
 NOT_PURE = EFFECTS | {"clock"}
 
@@ -106,6 +106,8 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
     if op == "print":
         fits = declared == INT and all(isinstance(a, ScalarType) for a in args)
         return None if fits else f"print takes host scalars and gives an int, got ({', '.join(map(str, args))}) and {declared}"
+    if op == "check":
+        return None if list(args) == [BOOL] and declared == INT else f"check takes a bool and gives an int, not {declared}"
     if op == "clock":
         return None if not args and declared in (INT, FLOAT) else f"clock takes nothing and gives an int or a float, not {declared}"
     if op not in ARITY:
@@ -139,8 +141,10 @@ def wrong_text(step: HostOp) -> str | None:
     """Return what is wrong with the template of a host operation, None if nothing is."""
     if step.op == "item" and step.text == OF_SHAPE:
         return None
-    if (step.op in ("print", "clock")) != (step.text is not None):
-        return "print has a template and clock a name, and no other operation has one"
+    if (step.op in ("print", "clock", "check")) != (step.text is not None):
+        return "print has a template, clock a name and check an error, and no other operation has a text"
+    if step.op == "check":
+        return None if all(error_of(step.text or "")) else f"{step.text!r} is not the kind of an error and a message"
     if step.op == "clock":
         known = step.text in CLOCKS and type_of_clock(step.text) == step.output.type
         return None if known else f"there is no clock {step.text!r} that gives {step.output.type}"
@@ -151,6 +155,12 @@ def wrong_text(step: HostOp) -> str | None:
     except ValueError as error:
         return f"the template {step.text!r}: {error}"
     return None if holes == [""] * len(step.args) else f"the template {step.text!r} does not fit {len(step.args)} operands"
+
+
+def error_of(text: str) -> tuple[str, str]:
+    """Return the kind of the error that a ``check`` raises, and its message."""
+    kind, _, message = text.partition(": ")
+    return kind, message
 
 
 def must_run(step: HostOp) -> bool:
@@ -165,6 +175,8 @@ def raises_like_eager(step: HostOp) -> bool:
     count: Python's ints do not overflow, so a removed overflow only comes closer to the original.
     """
     op, kinds = step.op, [operand_type(a) for a in step.args]
+    if op == "check":
+        return True
     if op in ("truediv", "floordiv", "mod"):
         divisor = step.args[1]
         return isinstance(divisor, Value) or divisor == 0

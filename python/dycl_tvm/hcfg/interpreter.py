@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import dycl_tvm.hcfg.checks
 import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws
 import dycl_tvm.hcfg.grouped
@@ -23,7 +24,7 @@ import dycl_tvm.hcfg.orders
 import dycl_tvm.hcfg.quantized  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.clocks import read_clock
-from dycl_tvm.hcfg.hostops import Number, checked_int, evaluate
+from dycl_tvm.hcfg.hostops import Number, checked_int, error_of, evaluate
 from dycl_tvm.hcfg.nodes import (
     HCFG,
     Block,
@@ -259,6 +260,11 @@ def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
         assert step.text is not None
         sys.stdout.write(step.text.format(*args))
         return 0
+    if step.op == "check":
+        kind, message = error_of(step.text or "")
+        if args[0]:
+            raise exception_of(kind)(message)
+        return 0
     if step.op == "clock":
         return read_clock(step.text or "", step.origin)
     if step.op == "item":
@@ -269,6 +275,11 @@ def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
 def tensor_type(tensor: Any) -> TensorType:
     """Return the type of a ``torch.Tensor``."""
     return TensorType(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def exception_of(kind: str) -> type[Exception]:
+    """Return the exception type of a name; the user's own classes are made by their names."""
+    return _EXCEPTIONS.get(kind) or type(kind, (RuntimeError,), {})
 
 
 def _choose(block: Block, frame: dict[Value, Datum]) -> tuple[int, Edge]:
@@ -285,7 +296,7 @@ def _choose(block: Block, frame: dict[Value, Datum]) -> tuple[int, Edge]:
     if isinstance(term, Raise):
         if term.limit:
             raise LimitError(term.message)
-        raise (_EXCEPTIONS.get(term.kind) or type(term.kind, (RuntimeError,), {}))(term.message)  # the user's own classes by their names
+        raise exception_of(term.kind)(term.message)
     raise InvariantError(f"block {block.name} has no terminator")
 
 

@@ -123,9 +123,10 @@ class HostOp:
     - ``push`` (a scalar or a tensor, gives the int 0) and ``pop`` (gives what was pushed last, which is of the output's type): the
       stack of recursive functions, which is empty when a call of the graph begins. They are effects too.
 
+    - ``check``: raises the error of ``text`` (``IndexError: ...``) if a bool is true, and gives the int 0. It is an effect too;
     - ``clock``: what the clock ``text`` of Python's module ``time`` says; all that stands before it is done, and nothing that comes after.
 
-    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, None elsewhere. An
+    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, the error of a check, None elsewhere. An
     ``item`` that the program does not ask for, as it is how long a tensor is, has the text ``of a shape``.
     """
 

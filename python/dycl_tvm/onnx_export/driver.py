@@ -150,6 +150,11 @@ class SplitModel:
         elif step["host"] == "print":
             print(step["text"].format(*args), end="")
             frame[step["result"]] = 0
+        elif step["host"] == "check":
+            kind, _, message = step["text"].partition(": ")
+            if args[0]:
+                raise RuntimeError(f"{kind}: {message}")
+            frame[step["result"]] = 0
         elif step["host"] == "clock":
             frame[step["result"]] = getattr(time, step["text"])()
         elif step["host"] == "push":

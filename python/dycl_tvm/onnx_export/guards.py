@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dycl_tvm.hcfg.hostops import NOT_PURE
+from dycl_tvm.hcfg.hostops import NOT_PURE, error_of
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Edge, HostOp, Jump, Operand, Raise, Return, Switch, Terminator, Value, operand_type
 from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, TensorType
@@ -34,7 +34,8 @@ def with_guards(graph: HCFG) -> HCFG:
             if isinstance(step, HostOp):
                 for cond, kind, message in _guards(step, block):
                     block = guard(block, cond, kind, message)
-            block.steps.append(step)
+            if not isinstance(step, HostOp) or step.op != "check":
+                block.steps.append(step)
         if isinstance(old.terminator, Switch) and not _in_range(old, old.terminator, ranges):
             index, size = old.terminator.index, len(old.terminator.edges)
             outside = _host(block, "or", _host(block, "lt", index, 0), _host(block, "ge", index, size))
@@ -58,6 +59,8 @@ def _host(block: Block, op: str, *args: Operand, type_: object = BOOL) -> Value:
 def _guards(step: HostOp, block: Block) -> Iterator[Guard]:
     """Yield the guard of an operation, if it needs one; the steps that compute its condition go into ``block``."""
     op, args = step.op, step.args
+    if op == "check" and isinstance(args[0], Value):
+        yield args[0], *error_of(step.text or "")
     if op in NOT_PURE:
         return
     first = operand_type(args[0])

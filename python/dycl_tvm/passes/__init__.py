@@ -15,6 +15,7 @@ from dycl_tvm.passes.common_subexpression import common_subexpression
 from dycl_tvm.passes.constant_propagation import constant_propagation
 from dycl_tvm.passes.dead_code import dead_code
 from dycl_tvm.passes.decided_joins import decided_joins
+from dycl_tvm.passes.element_checks import element_checks
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
 from dycl_tvm.passes.index_as_data import index_as_data
@@ -28,8 +29,9 @@ from dycl_tvm.passes.value_ranges import value_ranges
 
 Pass = Callable[[HCFG], int]
 
-#: The passes in their order. All but the last run again until none of them finds anything.
+#: The passes in their order. All but the first and the last run again until none of them finds anything.
 PASSES: list[tuple[str, Pass]] = [
+    ("element_checks", element_checks),
     ("integer_products", integer_products),
     ("block_parameters", block_parameters),
     ("identity_elimination", identity_elimination),
@@ -107,8 +109,10 @@ def run_passes(graph: HCFG, disabled: Collection[str] = (), outlined: bool = Tru
     if unknown:
         raise UsageError(f"cannot disable {', '.join(unknown)}; passes that can be disabled: {', '.join(names[:-1])}")
     stats = PassStats()
-    active = [(name, fn) for name, fn in PASSES[:-1] if name not in disabled]
+    active = [(name, fn) for name, fn in PASSES[1:-1] if name not in disabled]
     _verify(graph, "the front end", stats)
+    if PASSES[0][0] not in disabled:
+        _run(graph, *PASSES[0], stats)
     changed = bool(active)
     while changed and stats.rounds < MAX_ROUNDS:
         stats.rounds += 1

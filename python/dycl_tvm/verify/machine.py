@@ -28,7 +28,7 @@ from dycl_tvm.compile.program import (
 )
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.clocks import SOME
-from dycl_tvm.hcfg.hostops import evaluate
+from dycl_tvm.hcfg.hostops import error_of, evaluate
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.runtime.structure import first, parts_of
 from dycl_tvm.verify.memory import Memory, plain
@@ -36,6 +36,10 @@ from dycl_tvm.verify.noise import noise
 
 #: After so many blocks without a kernel a call is given up.
 _MOST_BLOCKS = 20_000
+
+
+class Checked(Exception):
+    """What a check of elements raises; its text is the kind."""
 
 
 class Endless(Exception):
@@ -113,6 +117,8 @@ class Machine:
                         self.results[leaf] = first(self.results[leaf], [(along, self.results[length]) for along, length in cuts])
                     return
                 at = goto.target
+        except Checked as error:
+            self.ended = str(error)
         except (ArithmeticError, ValueError, IndexError) as error:
             self.ended = type(error).__name__
 
@@ -147,11 +153,13 @@ class Machine:
             self.regs[instr.dst.index] = self.stack.pop()
         elif isinstance(instr, HostInstr):
             args = [self.scalar(a) for a in instr.args]
+            if instr.op == "check" and args[0]:
+                raise Checked(error_of(instr.text or "")[0])
             self.regs[instr.dst.index] = (
                 SOME[instr.dst.kind]
                 if instr.op == "clock"
                 else 0
-                if instr.op == "print"
+                if instr.op in ("print", "check")
                 else evaluate(instr.op, args, ScalarType(instr.dst.kind))
             )
         else:

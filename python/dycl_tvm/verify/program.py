@@ -304,7 +304,9 @@ class _Lockstep:
             self.stack.append(args[0])
             self.machine.execute(instrs[0])
             return
-        if step.op == "print":
+        if step.op == "check" and args[0]:
+            raise _Ends
+        if step.op in ("print", "check"):
             expected: Any = 0
         elif step.op == "clock":
             expected = SOME[kind.kind]

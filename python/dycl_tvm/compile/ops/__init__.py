@@ -7,6 +7,7 @@ is; nothing else is accepted.
 
 from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     bits,
+    checks,
     convolution,
     determinant,
     elementwise,

@@ -1,0 +1,32 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Questions whether an element of a tensor of integers is as no element may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, tirx
+
+from dycl_tvm.compile.ops.context import OpContext, converter
+from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE
+
+
+def _any(ctx: OpContext, x: Any, fails: Any) -> Any:
+    flags = ctx.elementwise(lambda e: tirx.Select(fails(e), tirx.const(1, "int32"), tirx.const(0, "int32")), x, name="fails")
+    return ctx.cast(ctx.emit(relax.op.max(flags)), "bool")
+
+
+@converter(OUTSIDE)
+def _outside(ctx: OpContext, x: Any, low: int, high: int, spared: int | None = None) -> Any:
+    def fails(element: Any) -> Any:
+        element = element.astype("int64")
+        beyond = tirx.Or(element < tirx.const(low, "int64"), element > tirx.const(high, "int64"))
+        return beyond if spared is None else tirx.And(beyond, element != tirx.const(spared, "int64"))
+
+    return _any(ctx, x, fails)
+
+
+@converter(HAS_ZERO)
+def _has_zero(ctx: OpContext, x: Any) -> Any:
+    dtype = ctx.dtype(x)
+    return _any(ctx, ctx.cast(x, "int8") if dtype == "bool" else x, lambda e: e.equal(tirx.const(0, "int8" if dtype == "bool" else dtype)))

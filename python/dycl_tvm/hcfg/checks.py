@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What operators ask of the elements of their integer operands: places that there are, and divisors that are not zero.
+
+Where eager PyTorch raises an error an artefact does too: the pass ``element_checks`` puts the host operation ``check`` behind the question
+whether an element is not as it must be. The questions are PyTorch operators of the namespace ``dycl_check``. Kernels that read or write at
+places of a tensor are made for the operators of :data:`PLACES` only, so none of them is without its demand.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from dycl_tvm.hcfg.nodes import TensorOp, Value
+from dycl_tvm.hcfg.types import TensorType
+
+NAMESPACE = "dycl_check"
+#: Whether an element of a tensor is less than ``low`` or more than ``high``, and not the one that is spared.
+OUTSIDE = f"{NAMESPACE}.outside.default"
+#: Whether an element of a tensor is zero.
+HAS_ZERO = f"{NAMESPACE}.has_zero.default"
+
+_library = torch.library.Library(NAMESPACE, "DEF")
+_library.define("outside(Tensor x, int low, int high, int? spared=None) -> Tensor")
+_library.define("has_zero(Tensor x) -> Tensor")
+
+
+def _outside(x: torch.Tensor, low: int, high: int, spared: int | None = None) -> torch.Tensor:
+    x = x.to(torch.int64)
+    beyond = (x < low) | (x > high)
+    return (beyond if spared is None else beyond & (x != spared)).any()
+
+
+_library.impl("outside", _outside, "CompositeExplicitAutograd")
+_library.impl("has_zero", lambda x: (x == 0).any(), "CompositeExplicitAutograd")
+
+
+class Demand(NamedTuple):
+    """What an operator asks of a tensor, and what eager raises where it is not so.
+
+    ``low`` and ``high`` are the least and the largest element; None for both where no element may be zero. ``spared`` is one that is fine
+    wherever it lies.
+    """
+
+    value: Value
+    low: int | None
+    high: int | None
+    kind: str
+    message: str
+    spared: int | None = None
+
+
+_INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+#: How many places there are, from the operands of an operator by their position.
+Extent = Callable[[Any], int]
+
+
+def _along(args: tuple[Any, ...]) -> int:
+    """The size of the first operand along the dimension that is the second."""
+    shape = _shape(args[0])
+    return shape[args[1]] if shape else 1
+
+
+def _rows(args: tuple[Any, ...]) -> int:
+    return _shape(args[0])[0]
+
+
+def _elements(args: tuple[Any, ...]) -> int:
+    return math.prod(_shape(args[0]))
+
+
+class _Places(NamedTuple):
+    """Which operand holds places, how many there are, whether they may count from the end, and what eager raises."""
+
+    operand: int
+    extent: Extent
+    from_end: bool
+    kind: str
+
+
+_SCATTER = _Places(2, _along, False, "RuntimeError")
+#: Operators that read or write at places which a tensor holds.
+PLACES: dict[str, _Places] = {
+    "aten.embedding.default": _Places(1, _rows, False, "IndexError"),
+    "dycl_quantized.grouped_rows.default": _Places(4, _rows, False, "IndexError"),
+    "aten.embedding_renorm.default": _Places(1, _rows, False, "IndexError"),
+    "aten._embedding_bag.default": _Places(1, _rows, False, "RuntimeError"),
+    "aten._embedding_bag_forward_only.default": _Places(1, _rows, False, "RuntimeError"),
+    "aten.index_select.default": _Places(2, _along, False, "IndexError"),
+    "aten.take.default": _Places(1, _elements, True, "IndexError"),
+    "aten.put.default": _Places(1, _elements, True, "IndexError"),
+    "aten.gather.default": _SCATTER,
+    "aten.scatter.src": _SCATTER,
+    "aten.scatter.value": _SCATTER,
+    "aten.scatter.reduce": _SCATTER,
+    "aten.scatter.value_reduce": _SCATTER,
+    "aten.scatter_add.default": _SCATTER,
+    "aten.scatter_reduce.two": _SCATTER,
+    "aten.index_add.default": _SCATTER,
+    "aten.index_copy.default": _Places(2, _along, False, "IndexError"),
+    "aten.index_reduce.default": _Places(2, _along, False, "IndexError"),
+    "aten.index_fill.int_Scalar": _Places(2, _along, True, "IndexError"),
+    "aten.index_fill.int_Tensor": _Places(2, _along, True, "IndexError"),
+}
+#: Operators that take a list of places, one for each dimension, or None.
+_LISTS = ("aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default", "aten._unsafe_index_put.default")
+#: Losses of targets: classes are the last dimension but those of an image.
+_LOSSES = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+#: Operators that divide, in the integers where their operands are integers.
+_DIVISIONS = ("floor_divide", "remainder", "fmod", "div")
+
+
+def has_demands(op: str) -> bool:
+    """Tell whether an operator reads or writes at places that are asked for by :func:`demands`."""
+    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS
+
+
+#: Operators that are made of others with places: they raise themselves what eager raises.
+_TARGETS = ("aten.multi_margin_loss.default",)
+
+
+def demands(step: TensorOp) -> Iterator[Demand]:
+    """Yield what an operator asks of the elements of its operands."""
+    _, name, *_ = step.op.split(".")
+    if not has_demands(step.op) and name not in _DIVISIONS:
+        return
+    args = _bound(step)
+    if step.op in PLACES:
+        places = PLACES[step.op]
+        kind = "IndexError" if name == "index_add" and len(_shape(args[0])) < 2 else places.kind
+        yield from _within(args[places.operand], places.extent(args), places.from_end, kind, name)
+    elif step.op in _LISTS:
+        for k, index in enumerate(args[1]):
+            if index is not None:
+                yield from _within(index, _shape(args[0])[k], True, "IndexError", name)
+    elif step.op in _LOSSES:
+        shape = _shape(args[0])
+        classes = shape[1] if len(shape) > 1 else shape[0]
+        yield Demand(args[1], 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", args[4])
+    elif step.op in _TARGETS:
+        classes = _shape(args[0])[-1]
+        yield Demand(args[1], 0, classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")
+    elif isinstance(divisor := args[1], Value):
+        made = step.outputs[0]
+        if made is not None and made.type.dtype in _INTEGERS and made.type.numel:  # type: ignore[union-attr]  # a tensor
+            yield Demand(divisor, None, None, "RuntimeError", "ZeroDivisionError: an element of the divisor is zero")
+
+
+def _within(index: Any, extent: int, from_end: bool, kind: str, name: str) -> Iterator[Demand]:
+    if isinstance(index, Value) and isinstance(index.type, TensorType) and index.type.dtype in _INTEGERS and index.type.numel:
+        asked = f"{-extent if from_end else 0} to {extent - 1}"
+        yield Demand(
+            index, -extent if from_end else 0, extent - 1, kind, f"an index of {name.strip('_')}() is out of range, which is {asked}"
+        )
+
+
+def _bound(step: TensorOp) -> tuple[Any, ...]:
+    """Return the arguments in the order of the operator's schema, those that are not given with their defaults."""
+    formal = operator.attrgetter(step.op)(torch.ops)._schema.arguments
+    return (*step.args, *(step.kwargs.get(a.name, a.default_value) for a in formal[len(step.args) :]))
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.type.shape)
