@@ -150,3 +150,12 @@ class RunError(DyclError, RuntimeError):
     def __init__(self, message: str, kind: str = "RuntimeError") -> None:
         self.kind = kind
         super().__init__(message)
+
+    @staticmethod
+    def of(message: str, kind: str) -> RunError:
+        """Return the error of a kind: what eager raises as an IndexError is one here too."""
+        return (RunIndexError if kind == "IndexError" else RunError)(message, kind)
+
+
+class RunIndexError(RunError, IndexError):
+    """The network ended in an IndexError: an index is out of range."""

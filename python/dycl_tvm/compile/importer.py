@@ -20,6 +20,7 @@ from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
 from dycl_tvm.compile.ops.linear import ATTENTION_WEIGHTS, SAFE_SOFTMAX
 from dycl_tvm.errors import DyclError, UnsupportedError
+from dycl_tvm.hcfg.checks import has_demands
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
 
@@ -248,6 +249,12 @@ class _Function:
             if name != origin.op:
                 reason += f": it is made of {name}, which is missing{which}"
             raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
+        if has_demands(name) and not (has_demands(origin.op) or origin.op in DECOMPOSITIONS or origin.op in _OWN_PLACES):
+            raise UnsupportedError(
+                f"the operator {origin.op} is made of {name}, and nobody checks the places that it takes",
+                origin.origin,
+                _ADD.format(origin.op),
+            )
         if is_complex:
             values = {n: Value(_type_of(n.meta["val"]) or TensorType((), "float32")) for n in node.all_input_nodes}
             args, kwargs = (torch.fx.map_arg(a, values.__getitem__) for a in (node.args, node.kwargs))  # type: ignore[arg-type]
@@ -267,6 +274,8 @@ def _is_complex(op: TensorOp) -> bool:
 #: Views that keep rows where they keep their length, and products that have rows as their first operand.
 _SAME_ROWS = ("aten.view.default", "aten._unsafe_view.default", "aten.expand.default", "aten.reshape.default")
 _PRODUCTS = ("aten.bmm.default", "aten.mm.default", "aten.matmul.default")
+#: Operators that PyTorch makes of others with places, which follow from sizes, or which eager takes as they are.
+_OWN_PLACES = ("aten.im2col.default", "aten.max_pool2d_with_indices_backward.default")
 #: Operators some of whose operands may have no elements.
 _OF_NOTHING = ("aten.cat", "aten.slice_scatter")
 

@@ -8,7 +8,6 @@ body (P. Cousot and R. Cousot, "Abstract interpretation", POPL 1977).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,9 +90,7 @@ class ElementRanges:
         if value in self.incoming:
             return (v for v in self.incoming[value] if isinstance(v, Value))
         maker = self.makers.get(value)
-        if not isinstance(maker, TensorOp) or _rule(maker) is None or _place(maker, value) is not None:
-            return iter(())
-        return (v for v in maker.operands() if is_integer(v))
+        return (v for v in maker.operands() if is_integer(v)) if isinstance(maker, TensorOp) and _rule(maker) else iter(())
 
     def _at_once(self, x: Any) -> Range | None:
         """Return bounds that need no search."""
@@ -116,8 +113,6 @@ class ElementRanges:
     def _computed(self, value: Value, of: Of) -> Range | None:
         maker = self.makers.get(value)
         rule = _rule(maker) if isinstance(maker, TensorOp) else None
-        if isinstance(maker, TensorOp) and (place := _place(maker, value)) is not None:
-            return place
         if rule is None or not isinstance(maker, TensorOp) or maker.outputs[0] is not value:
             return None
 
@@ -244,35 +239,6 @@ def _clamped(step: TensorOp, of: Of) -> Range | None:
     return _finite(Range(min(max(found.low, low), high), min(max(found.high, low), high)))
 
 
-#: Operators of which a result holds places along the dimension that is the argument of that position: which result, and which argument.
-_PLACES = {
-    **{f"aten.{name}": (0, 1) for name in ("argmax.default", "argmin.default", "argsort.default")},
-    **{f"aten.{name}": (1, 1) for name in ("max.dim", "min.dim", "sort.default", "cummax.default", "cummin.default")},
-    "aten.topk.default": (1, 2),
-    "dycl_random.multinomial.default": (0, 9),
-}
-
-
-def _place(step: TensorOp, value: Value) -> Range | None:
-    """Return the bounds of places along a dimension, if a result holds them."""
-    which, at = _PLACES.get(step.op, (None, 0))
-    given = next((a for a in step.args if isinstance(a, Value) and a.type.dtype != "uint8"), None)  # type: ignore[union-attr]  # tensors
-    if which is None or given is None or step.outputs[which] is not value:
-        return None
-    shape = given.type.shape or (1,)  # type: ignore[union-attr]
-    dim = step.args[at] if at < len(step.args) else step.kwargs.get("dim", None if step.op.startswith("aten.arg") else -1)
-    return Range(0, (math.prod(shape) if dim is None else shape[dim]) - 1)
-
-
-def _summed(step: TensorOp, of: Of) -> Range | None:
-    """A sum, or sums of the first elements along a dimension: of no more elements than there are."""
-    found = of(step.args[0])
-    if found is None or not found:
-        return found
-    count = math.prod(step.args[0].type.shape)
-    return _finite(Range(min(found.low, 0) * count, max(found.high, 0) * count))
-
-
 def _finite(found: Range) -> Range | None:
     return found if abs(found.low) < 2**63 and abs(found.high) <= 2**63 else None
 
@@ -307,7 +273,6 @@ _RULES: dict[str, Rule] = {
     "div": _quotient,
     "bitwise_and": _and,
     **dict.fromkeys(["clamp", "clamp_min", "clamp_max"], _clamped),
-    **dict.fromkeys(["sum", "cumsum"], _summed),
 }
 
 

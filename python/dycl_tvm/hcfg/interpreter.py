@@ -261,9 +261,9 @@ def run_host_op(step: HostOp, args: Sequence[Datum]) -> Datum:
         sys.stdout.write(step.text.format(*args))
         return 0
     if step.op == "check":
-        kind, message = error_of(step.text or "")
+        error, message = error_of(step.text or "")
         if args[0]:
-            raise exception_of(kind)(message)
+            raise exception_of(error)(message)
         return 0
     if step.op == "clock":
         return read_clock(step.text or "", step.origin)

@@ -126,8 +126,8 @@ class HostOp:
     - ``check``: raises the error of ``text`` (``IndexError: ...``) if a bool is true, and gives the int 0. It is an effect too;
     - ``clock``: what the clock ``text`` of Python's module ``time`` says; all that stands before it is done, and nothing that comes after.
 
-    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, the error of a check, None elsewhere. An
-    ``item`` that the program does not ask for, as it is how long a tensor is, has the text ``of a shape``.
+    ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, the error of a
+    check, None elsewhere. An ``item`` that the program does not ask for, as it is how long a tensor is, has the text ``of a shape``.
     """
 
     op: str

@@ -65,7 +65,7 @@ class OnnxModel:
         self.last_site = site
         if site < 0:
             error = about["errors"][-1 - site]
-            raise InputError(error["message"]) if error["kind"] == "InputError" else RunError(error["message"], error["kind"])
+            raise InputError(error["message"]) if error["kind"] == "InputError" else RunError.of(error["message"], error["kind"])
         self._state = {n: found[f"{n}.next"] for n in about["state"]}
         chosen = about["sites"][site]
         leaves = [found[n] for n in chosen["outputs"]]
@@ -136,7 +136,7 @@ class SplitModel:
             return [end["then"], end["else"]], 0 if self._read(frame, end["branch"]) else 1
         index, edges = self._read(frame, end["switch"]), end["edges"]
         if not 0 <= index < len(edges):
-            raise RunError(f"index {index} of {len(edges)}", "IndexError")
+            raise RunError.of(f"index {index} of {len(edges)}", "IndexError")
         return edges, index
 
     def _step(self, step: dict[str, Any], frame: dict[int, Any]) -> None:
@@ -153,7 +153,7 @@ class SplitModel:
         elif step["host"] == "check":
             kind, _, message = step["text"].partition(": ")
             if args[0]:
-                raise RuntimeError(f"{kind}: {message}")
+                raise RunError.of(message, kind)
             frame[step["result"]] = 0
         elif step["host"] == "clock":
             frame[step["result"]] = getattr(time, step["text"])()

@@ -15,7 +15,7 @@ from dycl_tvm.passes.common_subexpression import common_subexpression
 from dycl_tvm.passes.constant_propagation import constant_propagation
 from dycl_tvm.passes.dead_code import dead_code
 from dycl_tvm.passes.decided_joins import decided_joins
-from dycl_tvm.passes.element_checks import element_checks
+from dycl_tvm.passes.element_checks import element_checks, missing_checks
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
 from dycl_tvm.passes.index_as_data import index_as_data
@@ -54,7 +54,7 @@ _OTHER_ROUNDING = ("integer_products",)
 #: Bound on the rounds; each round after the first only follows up what the round before made possible.
 MAX_ROUNDS = 16
 
-__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "quantised", "run_passes"]
+__all__ = ["MAX_ROUNDS", "PASSES", "Pass", "PassStats", "missing_checks", "quantised", "run_passes"]
 
 
 @dataclass

@@ -2,8 +2,8 @@
 """Element checks: where eager raises an error because of an element of a tensor, so does the graph.
 
 Before an operator that reads or writes at places, or divides integers, a check of its operand is put (:mod:`dycl_tvm.hcfg.checks`), unless
-bounds of the elements prove it superfluous, or a check that has been passed on all ways there. Kernels of the same operator may run before the
-check is looked at, for they bring places into range by themselves; what the program does to others happens after it.
+bounds of the elements prove it superfluous, or a check that has been passed on all ways there. Kernels of the operator may run before
+the check is looked at, for they bring places into range by themselves; what the program does to others happens after it.
 
 Invariant: on every way the graph raises what the operators of it raise by themselves, and the first of these. Sources: the analysis,
 :mod:`dycl_tvm.hcfg.elements`; what is known behind a check, R. Bodik et al., "ABCD: eliminating array bounds checks on demand", PLDI 2000.
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dycl_tvm.hcfg.analysis import dominators, natural_loops, predecessors
+from dycl_tvm.hcfg.analysis import dominators, natural_loops
 from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE, Demand, demands
-from dycl_tvm.hcfg.elements import ElementRanges, Of
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, TensorOp, Value
-from dycl_tvm.hcfg.ranges import Range, Ranges
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType
+from dycl_tvm.passes.element_bounds import ElementBounds
 
 #: Operators whose result holds all elements of their first operand and no others.
 _SAME_ELEMENTS = frozenset(
@@ -29,6 +28,7 @@ _SAME_ELEMENTS = frozenset(
         *("flip.default", "contiguous.default"),
     )
 )
+#: A tensor that was checked, and for what.
 _FACT = tuple[Value, Any, Any, Any]
 
 
@@ -37,35 +37,17 @@ def element_checks(graph: HCFG) -> int:
     return _Checks(graph).run()
 
 
-class _Bounds(ElementRanges):
-    """Bounds of elements of a whole graph, and of numbers of the host that became tensors."""
-
-    def __init__(self, graph: HCFG) -> None:
-        super().__init__()
-        self._numbers: Ranges | None = None
-        self._graph = graph
-        for block, into in predecessors(graph).items():
-            if into:
-                self.incoming.update((p, tuple(e.args[k] for _, e in into)) for k, p in enumerate(block.params))
-            self.makers.update((v, s) for s in block.steps if isinstance(s, (TensorOp, HostOp)) for v in s.results())
-
-    def forget(self) -> None:
-        """Drop what was concluded from bounds that are not given any more."""
-        self._found = {v: r for v, r in self._found.items() if isinstance(v, Constant)}
-
-    def _computed(self, value: Value, of: Of) -> Range | None:
-        maker = self.makers.get(value)
-        if isinstance(maker, HostOp) and maker.op == "to_tensor":
-            self._numbers = self._numbers or Ranges(self._graph)
-            return self._numbers.of(maker.args[0])
-        return super()._computed(value, of)
+def missing_checks(graph: HCFG) -> int:
+    """Return how many checks the pass would put; the graph stays as it is."""
+    return _Checks(graph, put=False).run()
 
 
 class _Checks:
-    def __init__(self, graph: HCFG) -> None:
+    def __init__(self, graph: HCFG, put: bool = True) -> None:
+        self._put = put
         self._tree = dominators(graph)
         nest = natural_loops(graph, self._tree)
-        self._bounds = _Bounds(graph)
+        self._bounds = ElementBounds(graph)
         #: Values that are made at most once in a call: what is known of one holds for all that is computed of it later.
         once = [] if nest.irreducible else [b for b in self._tree.order if b not in nest.innermost]
         self._once = {v for b in once for v in (*b.params, *(r for s in b.steps for r in s.results()))}
@@ -101,7 +83,8 @@ class _Checks:
                 for demand in demands(step):
                     steps += self._checked(demand, step.origin)
             steps.append(step)
-        block.steps = steps
+        if self._put:
+            block.steps = steps
 
     def _checked(self, demand: Demand, origin: Origin | None) -> list[Step]:
         """Return the steps of the check that a demand needs: none if it is proved."""
@@ -165,5 +148,5 @@ def _widens(step: TensorOp) -> bool:
     """Tell whether an operator converts integers to a type that holds them all."""
     if step.op != "aten._to_copy.default" or step.outputs[0] is None:
         return False
-    types = [v.type.dtype for v in (step.args[0], step.outputs[0])]
+    types = [v.type.dtype for v in (step.args[0], step.outputs[0])]  # type: ignore[union-attr]  # tensors
     return types[1] == "int64" and types[0] in ("int32", "int16", "int8", "uint8")

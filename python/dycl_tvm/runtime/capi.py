@@ -178,7 +178,7 @@ def check(library: ctypes.CDLL, status: int) -> None:
     message = library.dycl_last_error().decode("utf-8", "replace")
     if status == ERROR_RUN:
         kind = library.dycl_last_error_kind().decode("utf-8", "replace")
-        raise RunError(f"{kind}: {message}", kind)
+        raise RunError.of(f"{kind}: {message}", kind)
     if status == ERROR_MEMORY:
         raise MemoryError(message)
     kinds: dict[int, type[DyclError]] = {

@@ -47,7 +47,7 @@ def _rows(ctx: OpContext, data: Any, scales: Any, group: int, k: int, index: Any
 
     def rows(data: Any, scales: Any, index: Any) -> Any:
         weight = _element(data, scales, group)
-        return te.compute(shape, lambda *i: weight(wrapped(index(*i[:-1]), extent), i[-1]), name="dequantised_rows")
+        return te.compute(shape, lambda *i: weight(wrapped(ctx, index(*i[:-1]), extent), i[-1]), name="dequantised_rows")
 
     # a kernel of its own: what is added in the same one LLVM would add before the product is rounded
     return ctx.call_te(rows, data, scales, index, name="dequantised_rows", fusible=False)

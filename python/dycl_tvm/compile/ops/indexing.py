@@ -12,10 +12,17 @@ from tvm import relax, te, tirx
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, axis_of, broadcast_index, broadcast_shape, converter, int64, is_float
 from dycl_tvm.compile.ops.elementwise import filled
+from dycl_tvm.errors import CompileError
+from dycl_tvm.hcfg.checks import has_demands
 
 
-def wrapped(index: Any, extent: int) -> Any:
-    """Return an index with Python's negative numbers, clamped to the tensor (where PyTorch raises IndexError)."""
+def wrapped(ctx: OpContext, index: Any, extent: int) -> Any:
+    """Return an index with Python's negative numbers, clamped to the tensor: kernels run before a check ends the call.
+
+    An operator that has no check cannot have places: they would be wrong ones without an error.
+    """
+    if not has_demands(ctx.op):
+        raise CompileError(f"internal: {ctx.op} reads or writes at places that nothing checks: see dycl_tvm.hcfg.checks")
     index = index.astype("int64")
     index = tirx.Select(index < int64(0), index + int64(extent), index)
     return tirx.max(int64(0), tirx.min(index, int64(extent - 1)))
@@ -26,7 +33,7 @@ def _take(ctx: OpContext, x: Any, axis: int, index: Any, name: str) -> Any:
     shape, n = ctx.shape(x), len(ctx.shape(index))
     out = (*shape[:axis], *ctx.shape(index), *shape[axis + 1 :])
     return ctx.compute(
-        lambda t, j, *i: t(*i[:axis], wrapped(j(*i[axis : axis + n]), shape[axis]), *i[axis + n :]), x, index, name=name, shape=out
+        lambda t, j, *i: t(*i[:axis], wrapped(ctx, j(*i[axis : axis + n]), shape[axis]), *i[axis + n :]), x, index, name=name, shape=out
     )
 
 
@@ -57,7 +64,7 @@ def _gather(ctx: OpContext, x: Any, dim: int, index: Any, sparse_grad: bool = Fa
     if not ctx.shape(index):
         index = ctx.reshape(index, (1,))
     gathered = ctx.compute(
-        lambda t, j, *i: t(*i[:axis], wrapped(j(*i), shape[axis]), *i[axis + 1 :]), x, index, name="gather", shape=ctx.shape(index)
+        lambda t, j, *i: t(*i[:axis], wrapped(ctx, j(*i), shape[axis]), *i[axis + 1 :]), x, index, name="gather", shape=ctx.shape(index)
     )
     return ctx.reshape(gathered, ctx.type.shape)
 
@@ -80,7 +87,7 @@ def _index(ctx: OpContext, x: Any, indices: list[Any]) -> Any:
         js, i = rest[: len(tensors)], rest[len(tensors) :]
         picked = i[at : at + n]
         free = iter((*i[:at], *i[at + n :]))
-        lookup = {k: wrapped(j(*broadcast_index(s, picked)), shape[k]) for k, j, s in zip(given, js, shapes)}
+        lookup = {k: wrapped(ctx, j(*broadcast_index(s, picked)), shape[k]) for k, j, s in zip(given, js, shapes)}
         return t(*(lookup[k] if k in lookup else next(free) for k in range(len(shape))))
 
     return ctx.compute(element, x, *tensors, name="index")
@@ -128,7 +135,7 @@ def _scatter_kernel(ctx: OpContext, x: Any, axis: int, index: Any, source: Any, 
             return [v if d == axis else (q if span[d] >= shape[d] else tirx.min(q, int64(span[d] - 1))) for d, q in enumerate(i)]
 
         def hit(i: Any, v: Any) -> Any:
-            return tirx.And(covered(i), wrapped(j(*entry(i, v)), shape[axis]) == i[axis])
+            return tirx.And(covered(i), wrapped(ctx, j(*entry(i, v)), shape[axis]) == i[axis])
 
         extents = [int64(v) for v in shape]
         if how in _REDUCTIONS:
@@ -227,7 +234,7 @@ def _index_put(ctx: OpContext, x: Any, indices: list[Any], values: Any, accumula
         def element(*i: Any) -> Any:
             row: Any = int64(0)
             for k, (j, s) in enumerate(zip(js, shapes)):
-                row = row * int64(shape[k]) + wrapped(j(*broadcast_index(s, i)), shape[k])
+                row = row * int64(shape[k]) + wrapped(ctx, j(*broadcast_index(s, i)), shape[k])
             return row
 
         return te.compute([int64(s) for s in common], element, name="row")
