@@ -21,12 +21,15 @@ from dycl_tvm.hcfg.types import TensorType
 NAMESPACE = "dycl_check"
 #: Whether an element of a tensor is less than ``low`` or more than ``high``, and not the one that is spared.
 OUTSIDE = f"{NAMESPACE}.outside.default"
+#: A tensor as it is, whose elements must be numbers of classes: PyTorch makes `one_hot` of others before it is recorded.
+OF_CLASSES = f"{NAMESPACE}.of_classes.default"
 #: Whether an element of a tensor is zero.
 HAS_ZERO = f"{NAMESPACE}.has_zero.default"
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define("outside(Tensor x, int low, int high, int? spared=None) -> Tensor")
 _library.define("has_zero(Tensor x) -> Tensor")
+_library.define("of_classes(Tensor x, int count) -> Tensor")
 
 
 def _outside(x: torch.Tensor, low: int, high: int, spared: int | None = None) -> torch.Tensor:
@@ -35,8 +38,16 @@ def _outside(x: torch.Tensor, low: int, high: int, spared: int | None = None) ->
     return (beyond if spared is None else beyond & (x != spared)).any()
 
 
-_library.impl("outside", _outside, "CompositeExplicitAutograd")
-_library.impl("has_zero", lambda x: (x == 0).any(), "CompositeExplicitAutograd")
+def _of_classes(x: torch.Tensor, count: int) -> torch.Tensor:
+    if _outside(x, 0, count - 1):
+        raise RuntimeError(f"class values must be 0 to {count - 1}")
+    return x.clone()
+
+
+_library.impl("outside", _outside, "CompositeImplicitAutograd")
+_library.impl("has_zero", lambda x: (x == 0).any(), "CompositeImplicitAutograd")
+_library.impl("of_classes", _of_classes, "CPU")
+_library.impl("of_classes", lambda x, count: torch.empty_like(x), "Meta")
 
 
 class Demand(NamedTuple):
@@ -116,7 +127,7 @@ _DIVISIONS = ("floor_divide", "remainder", "fmod", "div")
 
 def has_demands(op: str) -> bool:
     """Tell whether an operator reads or writes at places that are asked for by :func:`demands`."""
-    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS
+    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op == OF_CLASSES
 
 
 #: Operators that are made of others with places: they raise themselves what eager raises.
@@ -141,6 +152,8 @@ def demands(step: TensorOp) -> Iterator[Demand]:
         shape = _shape(args[0])
         classes = shape[1] if len(shape) > 1 else shape[0]
         yield Demand(args[1], 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", args[4])
+    elif step.op == OF_CLASSES:
+        yield Demand(args[0], 0, args[1] - 1, "RuntimeError", f"class values must be 0 to {args[1] - 1}")
     elif step.op in _TARGETS:
         classes = _shape(args[0])[-1]
         yield Demand(args[1], 0, classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")

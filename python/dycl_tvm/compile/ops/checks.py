@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from dycl_tvm.compile.ops.context import OpContext, converter
-from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE
+from dycl_tvm.hcfg.checks import HAS_ZERO, OF_CLASSES, OUTSIDE
 
 
 def _any(ctx: OpContext, x: Any, fails: Any) -> Any:
@@ -30,3 +30,6 @@ def _outside(ctx: OpContext, x: Any, low: int, high: int, spared: int | None = N
 def _has_zero(ctx: OpContext, x: Any) -> Any:
     dtype = ctx.dtype(x)
     return _any(ctx, ctx.cast(x, "int8") if dtype == "bool" else x, lambda e: e.equal(tirx.const(0, "int8" if dtype == "bool" else dtype)))
+
+
+converter(OF_CLASSES)(lambda ctx, x, count: x)

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
+import dycl_tvm.hcfg.checks  # noqa: F401  (its operators become PyTorch's)
 from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -319,8 +320,13 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
 
 
 def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> Any:
-    known = as_constant(t) is not None or not t.numel() or (type(num_classes) is int and num_classes != -1)
-    return NotImplemented if known else composed(one_hot_of_classes)(None, t, num_classes)
+    if as_constant(t) is not None or not t.numel():
+        return NotImplemented
+    if type(num_classes) is not int or num_classes == -1:
+        return composed(one_hot_of_classes)(None, t, num_classes)
+    if num_classes < 1 or t.dtype != torch.int64:
+        return NotImplemented
+    return torch.nn.functional.one_hot(dispatch(torch.ops.dycl_check.of_classes.default, (t, num_classes), {}), num_classes)
 
 
 def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
