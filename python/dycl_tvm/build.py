@@ -208,9 +208,7 @@ def build(
         proof.of_another_rounding(graph)
 
     # the passes: a smaller graph, of calls of sub-DNNs
-    if staging.get("device") == "cuda":  # a check would wait for the device, in every run
-        disable_passes = {*disable_passes, "element_checks"}
-    stats = simplify(graph, disable_passes, phases)
+    stats = simplify(graph, _of_device(disable_passes, staging), phases)
     proof.of_passes(graph)
 
     # the kernels, and the graph as instructions that call them
@@ -267,8 +265,13 @@ def stage(
         options["dynamic_shapes"] = written_sizes(example_inputs, example_kwargs)
     graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **options)
     if passes:
-        simplify(graph, disable_passes, phases)
+        simplify(graph, _of_device(disable_passes, options), phases)
     return graph
+
+
+def _of_device(disabled: Collection[str], staging: StagingOptions) -> Collection[str]:
+    """Return the passes that are left out: on a GPU a check of elements would wait for the device, in every run."""
+    return {*disabled, "element_checks"} if staging.get("device") == "cuda" else disabled
 
 
 def simplify(graph: HCFG, disable_passes: Collection[str], phases: Phases) -> passes.PassStats:

@@ -47,7 +47,7 @@ class ElementRanges:
         """Return the least and the largest element that a tensor may have; None if that is not known."""
         if value in self.given:
             return self.given[value]
-        if value not in self._found:
+        if value not in self._found and self._at_once(value) is None:
             self._solve(value)
         found = self._found.get(value)
         return (int(found.low), int(found.high)) if found else None
@@ -119,10 +119,10 @@ class ElementRanges:
         def fitting(x: Any) -> Range | None:
             """What the operator computes with: it converts its operands first, and what does not fit wraps round."""
             operand = of(x)
-            return operand if operand is None or not operand or _fits(operand, value) else None
+            return operand if operand is None or not operand or fits(operand, value) else None
 
         found = rule(maker, fitting)
-        return found if found is not None and (not found or _fits(found, value)) else None
+        return found if found is not None and (not found or fits(found, value)) else None
 
 
 def is_integer(x: Value) -> bool:
@@ -137,8 +137,8 @@ _DTYPES = {"int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "in
 _OF_BYTES = {name: Range(torch.iinfo(_DTYPES[name]).min, torch.iinfo(_DTYPES[name]).max) for name in ("uint8", "int8")}
 
 
-def _fits(found: Range, value: Value) -> bool:
-    """Whether no element has wrapped round."""
+def fits(found: Range, value: Value) -> bool:
+    """Tell whether no element of these bounds wraps round in a tensor."""
     assert isinstance(value.type, TensorType)
     if value.type.dtype == "bool":
         return True

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from dycl_tvm.hcfg.analysis import predecessors
-from dycl_tvm.hcfg.elements import ElementRanges, Of, is_integer
+from dycl_tvm.hcfg.elements import ElementRanges, Of, fits, is_integer
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, TensorOp, Value
 from dycl_tvm.hcfg.ranges import Range, Ranges
 
@@ -22,6 +22,8 @@ _PLACES = {
     "aten.topk.default": (1, 0, 2),
     "dycl_random.multinomial.default": (0, 1, 5),
 }
+#: Their results have the sign of the divisor.
+_REMAINDERS = ("aten.remainder.Scalar", "aten.remainder.Tensor")
 _SUMS = ("aten.sum.default", "aten.sum.dim_IntList", "aten.cumsum.default")
 
 
@@ -54,6 +56,14 @@ class ElementBounds(ElementRanges):
             return self._numbers.of(maker.args[0])
         if isinstance(maker, TensorOp) and maker.op in _SUMS:
             return _summed(maker, value, of)
+        if (
+            isinstance(maker, TensorOp)
+            and maker.op in _REMAINDERS
+            and (divisor := of(maker.args[1]))
+            and divisor.low > 0
+            and fits(divisor, value)
+        ):
+            return super()._computed(value, of) or Range(0, divisor.high - 1)
         places = _places(maker, value) if isinstance(maker, TensorOp) else None
         return super()._computed(value, of) if places is None else places
 
@@ -69,9 +79,14 @@ def _places(step: TensorOp, value: Value) -> Range | None:
 
 
 def _summed(step: TensorOp, value: Value, of: Of) -> Range | None:
-    """Return the bounds of sums of some elements, of no more than there are."""
-    found, count = of(step.args[0]), math.prod(step.args[0].type.shape)
-    if found is None or not found or value.type.dtype != "int64":  # type: ignore[union-attr]  # a tensor
+    """Return the bounds of sums, each of as many elements, or of the first ones along a dimension."""
+    found, given, made = of(step.args[0]), step.args[0].type, value.type
+    if found is None or not found or made.dtype != "int64":  # type: ignore[union-attr]  # a tensor
         return found if found is not None and not found else None
-    low, high = min(found.low, 0) * count, max(found.high, 0) * count
+    if "cumsum" in step.op:
+        most = given.shape[step.args[1]] if given.shape else 1
+        low, high = min(found.low, found.low * most), max(found.high, found.high * most)
+    else:
+        count = given.numel // made.numel  # type: ignore[union-attr]
+        low, high = found.low * count, found.high * count
     return Range(low, high) if low > -(2**62) and high < 2**62 else None
