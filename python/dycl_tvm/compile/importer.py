@@ -20,7 +20,7 @@ from dycl_tvm.compile.ops import CONVERTERS, OpContext
 from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertible
 from dycl_tvm.compile.ops.linear import ATTENTION_WEIGHTS, SAFE_SOFTMAX
 from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.hcfg.checks import has_demands
+from dycl_tvm.hcfg.checks import asked, divides, has_demands
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
 
@@ -249,11 +249,10 @@ class _Function:
             if name != origin.op:
                 reason += f": it is made of {name}, which is missing{which}"
             raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
-        if has_demands(name) and not (has_demands(origin.op) or origin.op in DECOMPOSITIONS or origin.op in _OWN_PLACES):
+        unasked = _unasked(node, name, origin.op)
+        if unasked:
             raise UnsupportedError(
-                f"the operator {origin.op} is made of {name}, and nobody checks the places that it takes",
-                origin.origin,
-                _ADD.format(origin.op),
+                f"the operator {origin.op} is made of {name}, and nobody checks {unasked}", origin.origin, _ADD.format(origin.op)
             )
         if is_complex:
             values = {n: Value(_type_of(n.meta["val"]) or TensorType((), "float32")) for n in node.all_input_nodes}
@@ -267,6 +266,31 @@ class _Function:
         return tuple(results) if several else results[0]
 
 
+def _unasked(node: torch.fx.Node, name: str, origin: str) -> str | None:
+    """Return what of an operator that another one is made of is not checked, as nothing of the other one is; None if that cannot fail."""
+    if has_demands(origin) or divides(origin) or origin in _OWN_PLACES:
+        return None
+    given = [n for n in asked(name, node.args) if isinstance(n, torch.fx.Node) and not n.meta["val"].is_floating_point()]
+    if not any(map(_hangs_on_operands, given)) or (divides(name) and node.meta["val"].is_floating_point()):
+        return None
+    return "whether it divides by zero" if divides(name) else "the places that it takes"
+
+
+def _hangs_on_operands(node: torch.fx.Node) -> bool:
+    """Tell whether a part of a trace is computed of the elements of the operands, and is more than a position in one of them."""
+    seen, stack = {node}, [node]
+    while stack:
+        at = stack.pop()
+        if at.op == "placeholder":
+            return True
+        name = name_of(at.target)
+        if name in _POSITIONS or (name.startswith("aten.clamp.") and len(at.args) == 3 and None not in at.args):
+            continue
+        stack += [n for n in at.all_input_nodes if n not in seen]
+        seen.update(at.all_input_nodes)
+    return False
+
+
 def _is_complex(op: TensorOp) -> bool:
     return any(v.type.is_complex for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType))
 
@@ -274,8 +298,18 @@ def _is_complex(op: TensorOp) -> bool:
 #: Views that keep rows where they keep their length, and products that have rows as their first operand.
 _SAME_ROWS = ("aten.view.default", "aten._unsafe_view.default", "aten.expand.default", "aten.reshape.default")
 _PRODUCTS = ("aten.bmm.default", "aten.mm.default", "aten.matmul.default")
-#: Operators that PyTorch makes of others with places, which follow from sizes, or which eager takes as they are.
-_OWN_PLACES = ("aten.im2col.default", "aten.max_pool2d_with_indices_backward.default")
+#: Operators of which a result is positions along a dimension of an operand.
+_POSITIONS = frozenset(f"aten.{name}.default" for name in ("argmax", "argmin", "argsort", "topk", "sort", "cummax", "cummin"))
+#: Operators that are made of others with places which are in range whatever their operands are, or with divisors that are not zero.
+_OWN_PLACES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("masked_scatter.default", "nonzero_static.default", "isin.Tensor_Tensor", "bucketize.Tensor", "bucketize.Scalar", "lcm.default"),
+        *("median.default", "median.dim", "nanmedian.default", "nanmedian.dim", "mode.default", "kthvalue.default"),
+        *("grid_sampler_2d.default", "grid_sampler_3d.default", "max_pool2d_with_indices_backward.default"),
+        *("linalg_inv_ex.default", "linalg_lu.default", "_linalg_solve_ex.default", "_unsafe_masked_index.default"),
+    )
+)
 #: Operators some of whose operands may have no elements.
 _OF_NOTHING = ("aten.cat", "aten.slice_scatter")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +84,10 @@ def _elements(args: tuple[Any, ...]) -> int:
     return math.prod(_shape(args[0]))
 
 
+def _pixels(args: tuple[Any, ...]) -> int:
+    return math.prod(args[2])
+
+
 class _Places(NamedTuple):
     """Which operand holds places, how many there are, whether they may count from the end, and what eager raises."""
 
@@ -116,6 +120,8 @@ PLACES: dict[str, _Places] = {
     "aten.index_reduce.default": _Places(2, _along, False, "IndexError"),
     "aten.index_fill.int_Scalar": _Places(2, _along, True, "IndexError"),
     "aten.index_fill.int_Tensor": _Places(2, _along, True, "IndexError"),
+    "aten.max_unpool2d.default": _Places(1, _pixels, False, "RuntimeError"),
+    "aten.max_unpool3d.default": _Places(1, _pixels, False, "RuntimeError"),
 }
 #: Operators that take a list of places, one for each dimension, or None.
 _LISTS = ("aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default", "aten._unsafe_index_put.default")
@@ -127,18 +133,42 @@ _DIVISIONS = ("floor_divide", "remainder", "fmod", "div")
 
 def has_demands(op: str) -> bool:
     """Tell whether an operator reads or writes at places that are asked for by :func:`demands`."""
-    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op == OF_CLASSES
+    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op in _PIVOTS or op in _SORTERS or op == OF_CLASSES
 
 
-#: Operators that are made of others with places: they raise themselves what eager raises.
-_TARGETS = ("aten.multi_margin_loss.default",)
+def asked(op: str, args: Sequence[Any]) -> list[Any]:
+    """Return the operands of an operator whose elements :func:`demands` asks for; ``args`` are in the order of its schema."""
+    if op in PLACES:
+        return [args[PLACES[op].operand]]
+    if op in _LISTS:
+        return list(args[1])
+    if op in _SORTERS or not (has_demands(op) or divides(op)):
+        return []
+    return [args[0 if op == OF_CLASSES else 1]]
+
+
+def divides(op: str) -> bool:
+    """Tell whether an operator divides: its second operand may not be zero, if both are integers."""
+    _, name, *_ = op.split(".")
+    return name in _DIVISIONS
+
+
+#: Losses whose targets are places in the last dimension, and the least target.
+_TARGETS = {"aten.multi_margin_loss.default": 0, "aten.multilabel_margin_loss_forward.default": -1}
+#: Operators that take the exchanges of rows of a factorisation: numbers of rows, from 1.
+_PIVOTS = ("aten.lu_unpack.default", "aten.linalg_lu_solve.default")
+#: Operators that may be given a permutation that sorts another operand.
+_SORTERS = ("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
+#: What says by a number other than zero that a factorisation of a matrix has failed.
+_FAILURES = "aten._linalg_check_errors.default"
+_OF_MATRICES = {"linalg.cholesky": "the input is not positive-definite", "linalg.eigh": "the algorithm failed to converge"}
 
 
 def demands(step: TensorOp) -> Iterator[Demand]:
     """Yield what an operator asks of the elements of its operands."""
-    _, name, *_ = step.op.split(".")
-    if not has_demands(step.op) and name not in _DIVISIONS:
+    if not has_demands(step.op) and not divides(step.op) and step.op != _FAILURES:
         return
+    _, name, *_ = step.op.split(".")
     args = _bound(step)
     if step.op in PLACES:
         places = PLACES[step.op]
@@ -155,8 +185,16 @@ def demands(step: TensorOp) -> Iterator[Demand]:
     elif step.op == OF_CLASSES:
         yield Demand(args[0], 0, args[1] - 1, "RuntimeError", f"class values must be 0 to {args[1] - 1}")
     elif step.op in _TARGETS:
-        classes = _shape(args[0])[-1]
-        yield Demand(args[1], 0, classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")
+        classes = _shape(args[0])[-1] if _shape(args[0]) else 1
+        yield Demand(args[1], _TARGETS[step.op], classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")
+    elif step.op in _PIVOTS:
+        yield Demand(args[1], 1, _shape(args[0])[-2], "RuntimeError", f"an exchange of {name}() is not of a row of the matrix")
+    elif step.op in _SORTERS:
+        if args[5] is not None:
+            yield from _within(args[5], _shape(args[0])[-1], False, "RuntimeError", name)
+    elif step.op == _FAILURES:
+        why = _OF_MATRICES.get(args[1], "the input matrix is singular")
+        yield Demand(args[0], 0, 0, torch.linalg.LinAlgError.__name__, f"{args[1]}: {why}")
     elif isinstance(divisor := args[1], Value):
         made = step.outputs[0]
         if made is not None and made.type.dtype in _INTEGERS and made.type.numel:  # type: ignore[union-attr]  # a tensor

@@ -59,7 +59,7 @@ _EXCEPTIONS: dict[str, type[Exception]] = {
     e.__name__: e
     for e in (
         ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NotImplementedError, UnboundLocalError,
-        OverflowError, RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError,
+        OverflowError, RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError, torch.linalg.LinAlgError,
     )
 }  # fmt: skip
 

@@ -225,8 +225,10 @@ def compare(eager: Sequence[Outcome], built: Sequence[Outcome], loose: float = 1
             raise Undecided("calls nest deeper than Python lets them")
         if isinstance(b.error, ValueError) and str(b.error) == COMPLEX_POWER:
             raise Undecided("a power has a complex result, which ends a call as documented")
-        if b.error is None and (isinstance(e.error, torch.linalg.LinAlgError) or str(e.error) == _NEGATIVE_SPREAD):
+        if b.error is None and str(e.error) == _NEGATIVE_SPREAD:
             raise Undecided("an operator refuses the elements of its operands, which ends no call, as documented")
+        if None in (e.error, b.error) and any(type(x.error).__name__ == torch.linalg.LinAlgError.__name__ for x in (e, b)):
+            raise Undecided("rounding decides whether a factorisation of a matrix fails")
         if e.error is not None or b.error is not None:
             if type(e.error).__name__ != type(b.error).__name__:
                 return Difference(k, f"eager {e.text()}; as built it {b.text()}")

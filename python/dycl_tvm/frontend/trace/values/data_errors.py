@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Errors that depend on the elements of tensors: an index out of range, a division by zero, a singular matrix.
 
-The kernels of a compiled network do not raise them (README.md says so). Where the program itself would catch such an error it is refused:
+In a compiled network they end the call (:mod:`dycl_tvm.hcfg.checks`). Where the program itself would catch such an error it is refused:
 its handler is a path of the network. Which functions have such errors is not listed: each is tried on elements that are at the limits of
 its operands' types.
 """
@@ -75,7 +75,7 @@ def _refuse(function: Any, error: Exception) -> None:
     name = getattr(function, "__name__", str(function)).strip("_")
     raise UnsupportedError(
         f"{name}() raises {type(error).__name__} for some elements of its tensors, which the program would catch: "
-        "operations of a compiled network do not raise it",
+        "in a compiled network it ends the call",
         current().origin(),
         "ask before (`if bool((index < size).all()):`), or move the operation out of the `try` or `with`",
     )
