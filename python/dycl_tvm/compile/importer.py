@@ -21,6 +21,7 @@ from dycl_tvm.compile.ops.context import DTYPE_NAMES, TORCH_DTYPES, NotConvertib
 from dycl_tvm.compile.ops.linear import ATTENTION_WEIGHTS, SAFE_SOFTMAX
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.hcfg.checks import has_demands
+from dycl_tvm.hcfg.elements import is_integer
 from dycl_tvm.hcfg.nodes import Constant, Origin, SubDNN, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import TensorType
 
@@ -249,7 +250,7 @@ class _Function:
             if name != origin.op:
                 reason += f": it is made of {name}, which is missing{which}"
             raise UnsupportedError(reason, origin.origin, _ADD.format(origin.op))
-        if has_demands(name) and not (has_demands(origin.op) or origin.op in DECOMPOSITIONS or origin.op in _OWN_PLACES):
+        if has_demands(name) and not (has_demands(origin.op) or origin.op in DECOMPOSITIONS or _has_own_places(origin)):
             raise UnsupportedError(
                 f"the operator {origin.op} is made of {name}, and nobody checks the places that it takes",
                 origin.origin,
@@ -267,6 +268,11 @@ class _Function:
         return tuple(results) if several else results[0]
 
 
+def _has_own_places(op: TensorOp) -> bool:
+    """Tell whether no operand has the places that an operator is made of, so they follow from sizes, or eager takes them as they are."""
+    return op.op in _OWN_PLACES or not any(is_integer(v) for v in op.operands())
+
+
 def _is_complex(op: TensorOp) -> bool:
     return any(v.type.is_complex for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType))
 
@@ -274,8 +280,8 @@ def _is_complex(op: TensorOp) -> bool:
 #: Views that keep rows where they keep their length, and products that have rows as their first operand.
 _SAME_ROWS = ("aten.view.default", "aten._unsafe_view.default", "aten.expand.default", "aten.reshape.default")
 _PRODUCTS = ("aten.bmm.default", "aten.mm.default", "aten.matmul.default")
-#: Operators that PyTorch makes of others with places, which follow from sizes, or which eager takes as they are.
-_OWN_PLACES = ("aten.im2col.default", "aten.max_pool2d_with_indices_backward.default")
+#: Operators that PyTorch makes of others with places, which eager takes as they are.
+_OWN_PLACES = ("aten.max_pool2d_with_indices_backward.default",)
 #: Operators some of whose operands may have no elements.
 _OF_NOTHING = ("aten.cat", "aten.slice_scatter")
 
