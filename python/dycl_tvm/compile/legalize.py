@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
@@ -127,17 +128,18 @@ def _binary(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _arithmetic(name: str) -> Callable[..., Any]:
-    """Float arithmetic that TVM does not simplify: it takes ``x * 0`` for 0 and ``(x + y) - y`` for x, whatever x is."""
+    """Arithmetic that TVM does not simplify: it takes ``x * 0`` for 0 and ``(x + y) - y`` for x, whatever x is, and integers never wrap."""
     stock = tvm.ir.Op.get(f"relax.{name}").get_attr("FLegalize")
     fn = {"add": semantics.add, "subtract": semantics.subtract, "multiply": semantics.multiply, "divide": semantics.divide}[name]
 
     def legalize(bb: Any, call: Any) -> Any:
         numbers = [_number(a) for a in call.args]
+        dtype = str(call.ty.dtype.dtype)
         # sums of terms cancel wherever a difference is; products only with a zero that is known
-        if "float" not in str(call.ty.dtype.dtype) or (name != "subtract" and 0 not in numbers):
+        own = (name == "subtract" or 0 in numbers) if "float" in dtype else semantics.is_whole(dtype) and name != "divide"
+        if not own:
             return stock(bb, call)
         tensors = [a for a, number in zip(call.args, numbers) if number is None]
-        dtype = str(call.ty.dtype.dtype)
 
         def build(*given: Any) -> Any:
             shapes = [tuple(int(d) for d in t.shape) for t in given]
@@ -153,15 +155,37 @@ def _arithmetic(name: str) -> Callable[..., Any]:
     return legalize
 
 
+def _of_whole(name: str, fn: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Lower an operator of integers by ``fn``, of others by TVM's own lowering."""
+    stock = tvm.ir.Op.get(f"relax.{name}").get_attr("FLegalize")
+    own = _unary(name, fn)
+    return lambda bb, call: (own if semantics.is_whole(str(call.ty.dtype.dtype)) else stock)(bb, call)
+
+
+def _astype(bb: Any, call: Any) -> Any:
+    """Convert between integers so that TVM does not take it that they fit."""
+    given, made = (str(t.dtype.dtype) for t in (call.args[0].ty, call.ty))
+    if semantics.is_whole(given) and semantics.is_whole(made) and not np.can_cast(given, made):
+        return _unary("astype", lambda x: semantics.narrowed(x, made))(bb, call)
+    return _STOCK_ASTYPE(bb, call)
+
+
+_STOCK_ASTYPE = tvm.ir.Op.get("relax.astype").get_attr("FLegalize")
+
+
 def _number(expr: Any) -> float | None:
     """Return the value of a constant of rank 0."""
     if isinstance(expr, tvm.ir.GenericConst) and not expr.ty.shape:
-        return float(expr.value.numpy())
+        number: float = expr.value.numpy().item()
+        return number
     return None
 
 
 LEGALIZE: dict[str, Callable[..., Any]] = {
     **{f"relax.{name}": _arithmetic(name) for name in ("add", "subtract", "multiply", "divide")},
+    "relax.negative": _of_whole("negative", semantics.negative),
+    "relax.abs": _of_whole("abs", semantics.absolute),
+    "relax.astype": _astype,
     "relax.nn.relu": _unary("relu", semantics.relu),
     "relax.equal": _binary("equal", semantics.equal),
     "relax.not_equal": _binary("not_equal", semantics.not_equal),

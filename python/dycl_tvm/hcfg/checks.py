@@ -25,11 +25,20 @@ OUTSIDE = f"{NAMESPACE}.outside.default"
 OF_CLASSES = f"{NAMESPACE}.of_classes.default"
 #: Whether an element of a tensor is zero.
 HAS_ZERO = f"{NAMESPACE}.has_zero.default"
+#: Whether one element of a vector is not a number.
+DIFFERS = f"{NAMESPACE}.differs.default"
+#: Whether an element of a vector is less than the one before.
+FALLS = f"{NAMESPACE}.falls.default"
+#: Whether more elements of a mask are true than a number.
+MORE = f"{NAMESPACE}.more.default"
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define("outside(Tensor x, int low, int high, int? spared=None) -> Tensor")
 _library.define("has_zero(Tensor x) -> Tensor")
 _library.define("of_classes(Tensor x, int count) -> Tensor")
+_library.define("differs(Tensor x, int at, int number) -> Tensor")
+_library.define("falls(Tensor x) -> Tensor")
+_library.define("more(Tensor mask, int count) -> Tensor")
 
 
 def _outside(x: torch.Tensor, low: int, high: int, spared: int | None = None) -> torch.Tensor:
@@ -46,6 +55,9 @@ def _of_classes(x: torch.Tensor, count: int) -> torch.Tensor:
 
 _library.impl("outside", _outside, "CompositeImplicitAutograd")
 _library.impl("has_zero", lambda x: (x == 0).any(), "CompositeImplicitAutograd")
+_library.impl("differs", lambda x, at, number: x[at] != number, "CompositeImplicitAutograd")
+_library.impl("falls", lambda x: (x[1:] < x[:-1]).any(), "CompositeImplicitAutograd")
+_library.impl("more", lambda mask, count: mask.sum() > count, "CompositeImplicitAutograd")
 _library.impl("of_classes", _of_classes, "CPU")
 _library.impl("of_classes", lambda x, count: torch.empty_like(x), "Meta")
 
@@ -54,7 +66,7 @@ class Demand(NamedTuple):
     """What an operator asks of a tensor, and what eager raises where it is not so.
 
     ``low`` and ``high`` are the least and the largest element; None for both where no element may be zero. ``spared`` is one that is fine
-    wherever it lies.
+    wherever it lies. ``question`` is what bounds of the elements do not answer, an operator of this module and its other arguments.
     """
 
     value: Value
@@ -63,6 +75,13 @@ class Demand(NamedTuple):
     kind: str
     message: str
     spared: int | None = None
+    question: tuple[Any, ...] | None = None
+
+    def asked(self, of: Value) -> tuple[str, tuple[Any, ...]]:
+        """Return the operator that tells whether the demand is not met, and its arguments."""
+        if self.question is not None:
+            return self.question[0], (of, *self.question[1:])
+        return (HAS_ZERO, (of,)) if self.low is None else (OUTSIDE, (of, self.low, self.high, self.spared))
 
 
 _INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -84,10 +103,6 @@ def _elements(args: tuple[Any, ...]) -> int:
     return math.prod(_shape(args[0]))
 
 
-def _pixels(args: tuple[Any, ...]) -> int:
-    return math.prod(args[2])
-
-
 class _Places(NamedTuple):
     """Which operand holds places, how many there are, whether they may count from the end, and what eager raises."""
 
@@ -103,6 +118,11 @@ PLACES: dict[str, _Places] = {
     "aten.embedding.default": _Places(1, _rows, False, "IndexError"),
     "dycl_quantized.grouped_rows.default": _Places(4, _rows, False, "IndexError"),
     "aten.embedding_renorm.default": _Places(1, _rows, False, "IndexError"),
+    "aten.embedding_dense_backward.default": _Places(1, lambda args: args[2], False, "IndexError"),
+    "aten.max_unpool2d.default": _Places(1, lambda args: math.prod(args[2]), False, "RuntimeError"),
+    "aten.max_unpool3d.default": _Places(1, lambda args: math.prod(args[2]), False, "RuntimeError"),
+    "aten.searchsorted.Tensor": _Places(5, lambda args: _shape(args[0])[-1], False, "RuntimeError"),
+    "aten.searchsorted.Scalar": _Places(5, lambda args: _shape(args[0])[-1], False, "RuntimeError"),
     "aten._embedding_bag.default": _Places(1, _rows, False, "RuntimeError"),
     "aten._embedding_bag_forward_only.default": _Places(1, _rows, False, "RuntimeError"),
     "aten.index_select.default": _Places(2, _along, False, "IndexError"),
@@ -120,31 +140,29 @@ PLACES: dict[str, _Places] = {
     "aten.index_reduce.default": _Places(2, _along, False, "IndexError"),
     "aten.index_fill.int_Scalar": _Places(2, _along, True, "IndexError"),
     "aten.index_fill.int_Tensor": _Places(2, _along, True, "IndexError"),
-    "aten.max_unpool2d.default": _Places(1, _pixels, False, "RuntimeError"),
-    "aten.max_unpool3d.default": _Places(1, _pixels, False, "RuntimeError"),
 }
 #: Operators that take a list of places, one for each dimension, or None.
 _LISTS = ("aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default", "aten._unsafe_index_put.default")
-#: Losses of targets: classes are the last dimension but those of an image.
-_LOSSES = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+#: Losses of targets, and where they take scores, targets and what they ignore; classes are the last dimension but those of an image.
+_LOSSES = {
+    **dict.fromkeys(("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"), (0, 1, 4)),
+    **dict.fromkeys(("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default"), (1, 2, 5)),
+}
 #: Operators that divide, in the integers where their operands are integers.
 _DIVISIONS = ("floor_divide", "remainder", "fmod", "div")
 
 
 def has_demands(op: str) -> bool:
     """Tell whether an operator reads or writes at places that are asked for by :func:`demands`."""
-    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op in _PIVOTS or op in _SORTERS or op == OF_CLASSES
+    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op in _PIVOTS or op == OF_CLASSES
 
 
 def asked(op: str, args: Sequence[Any]) -> list[Any]:
     """Return the operands of an operator whose elements :func:`demands` asks for; ``args`` are in the order of its schema."""
-    if op in PLACES:
-        return [args[PLACES[op].operand]]
     if op in _LISTS:
         return list(args[1])
-    if op in _SORTERS or not (has_demands(op) or divides(op)):
-        return []
-    return [args[0 if op == OF_CLASSES else 1]]
+    at = PLACES[op].operand if op in PLACES else _LOSSES[op][1] if op in _LOSSES else 0 if op == OF_CLASSES else 1
+    return list(args[at : at + 1]) if has_demands(op) or divides(op) else []
 
 
 def divides(op: str) -> bool:
@@ -157,8 +175,6 @@ def divides(op: str) -> bool:
 _TARGETS = {"aten.multi_margin_loss.default": 0, "aten.multilabel_margin_loss_forward.default": -1}
 #: Operators that take the exchanges of rows of a factorisation: numbers of rows, from 1.
 _PIVOTS = ("aten.lu_unpack.default", "aten.linalg_lu_solve.default")
-#: Operators that may be given a permutation that sorts another operand.
-_SORTERS = ("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
 #: What says by a number other than zero that a factorisation of a matrix has failed.
 _FAILURES = "aten._linalg_check_errors.default"
 _OF_MATRICES = {"linalg.cholesky": "the input is not positive-definite", "linalg.eigh": "the algorithm failed to converge"}
@@ -166,22 +182,32 @@ _OF_MATRICES = {"linalg.cholesky": "the input is not positive-definite", "linalg
 
 def demands(step: TensorOp) -> Iterator[Demand]:
     """Yield what an operator asks of the elements of its operands."""
-    if not has_demands(step.op) and not divides(step.op) and step.op != _FAILURES:
-        return
     _, name, *_ = step.op.split(".")
+    if not has_demands(step.op) and not divides(step.op) and name != "masked_scatter" and step.op != _FAILURES:
+        return
     args = _bound(step)
+    if name == "masked_scatter":
+        yield from _of_mask(step, *args)
+        return
+    if name in _BAGS:
+        yield from _of_offsets(_elements(args[1:]), args[2], args[4], args[7])
     if step.op in PLACES:
         places = PLACES[step.op]
-        kind = "IndexError" if name == "index_add" and len(_shape(args[0])) < 2 else places.kind
+        kind = places.kind
+        if name == "index_add" and (len(_shape(args[0])) < 2 or args[1] % len(_shape(args[0]))):
+            kind = "IndexError"
+        elif name == "index_select" and len(_shape(args[0])) > 1 and args[1] % len(_shape(args[0])) == 1:
+            kind = "RuntimeError"  # of dimension 1 PyTorch selects by other code
         yield from _within(args[places.operand], places.extent(args), places.from_end, kind, name)
     elif step.op in _LISTS:
         for k, index in enumerate(args[1]):
             if index is not None:
                 yield from _within(index, _shape(args[0])[k], True, "IndexError", name)
     elif step.op in _LOSSES:
-        shape = _shape(args[0])
+        scores, targets, ignored = (args[k] for k in _LOSSES[step.op])
+        shape = _shape(scores)
         classes = shape[1] if len(shape) > 1 else shape[0]
-        yield Demand(args[1], 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", args[4])
+        yield Demand(targets, 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", ignored)
     elif step.op == OF_CLASSES:
         yield Demand(args[0], 0, args[1] - 1, "RuntimeError", f"class values must be 0 to {args[1] - 1}")
     elif step.op in _TARGETS:
@@ -189,16 +215,38 @@ def demands(step: TensorOp) -> Iterator[Demand]:
         yield Demand(args[1], _TARGETS[step.op], classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")
     elif step.op in _PIVOTS:
         yield Demand(args[1], 1, _shape(args[0])[-2], "RuntimeError", f"an exchange of {name}() is not of a row of the matrix")
-    elif step.op in _SORTERS:
-        if args[5] is not None:
-            yield from _within(args[5], _shape(args[0])[-1], False, "RuntimeError", name)
     elif step.op == _FAILURES:
-        why = _OF_MATRICES.get(args[1], "the input matrix is singular")
-        yield Demand(args[0], 0, 0, torch.linalg.LinAlgError.__name__, f"{args[1]}: {why}")
+        why = _OF_MATRICES.get(args[1].removeprefix("torch."), "the input matrix is singular")
+        kind = "RuntimeError" if "lu_factor" in args[1] else torch.linalg.LinAlgError.__name__
+        yield Demand(args[0], 0, 0, kind, f"{args[1]}: {why}")
     elif isinstance(divisor := args[1], Value):
         made = step.outputs[0]
         if made is not None and made.type.dtype in _INTEGERS and made.type.numel:  # type: ignore[union-attr]  # a tensor
             yield Demand(divisor, None, None, "RuntimeError", "ZeroDivisionError: an element of the divisor is zero")
+
+
+_BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+
+
+def _of_offsets(count: int, offsets: Any, mode: int, with_last: bool) -> Iterator[Demand]:
+    """Yield what is asked of the offsets of bags; eager takes them in any order if it looks for the largest elements (mode 2)."""
+    if not isinstance(offsets, Value) or not offsets.type.numel:  # type: ignore[union-attr]  # a tensor
+        return
+    kind, of = "RuntimeError", "of embedding_bag()"
+    yield Demand(offsets, 0, 0, kind, f"offsets[0] {of} is not 0", question=(DIFFERS, 0, 0))
+    if with_last:
+        yield Demand(offsets, 0, 0, kind, f"offsets[-1] {of} is not {count}, the number of indices", question=(DIFFERS, -1, count))
+    yield Demand(offsets, 0, count, kind, f"an offset {of} is out of range, which is 0 to {count}")
+    if mode != 2 and _elements((offsets,)) > 1:
+        yield Demand(offsets, 0, 0, kind, f"an offset {of} is less than the one before", question=(FALLS,))
+
+
+def _of_mask(step: TensorOp, given: Value, mask: Value, source: Value) -> Iterator[Demand]:
+    """Yield that there are elements enough for what is true in the mask."""
+    made, ones, most = (_elements((x,)) for x in (step.outputs[0] or given, mask, source))
+    if made and ones > (most := most * ones // made):
+        message = "the source of masked_scatter() has less elements than are true in the mask"
+        yield Demand(mask, 0, 0, "RuntimeError", message, question=(MORE, most))
 
 
 def _within(index: Any, extent: int, from_end: bool, kind: str, name: str) -> Iterator[Demand]:

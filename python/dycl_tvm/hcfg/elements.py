@@ -228,8 +228,10 @@ def _and(step: TensorOp, of: Of) -> Range | None:
 
 
 def _clamped(step: TensorOp, of: Of) -> Range | None:
-    found = of(step.args[0])
-    low, high = [step.args[k] if k < len(step.args) else step.kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
+    found, args = of(step.args[0]), step.args
+    if step.op.startswith("aten.clamp_max"):
+        args = (args[0], None, *args[1:])
+    low, high = [args[k] if k < len(args) else step.kwargs.get(n) for k, n in ((1, "min"), (2, "max"))]
     if not all(x is None or (isinstance(x, int) and of(x)) for x in (low, high)):
         return None
     found = Range(-torch.inf, torch.inf) if found is None else found

@@ -81,8 +81,12 @@ def _places(step: TensorOp, value: Value) -> Range | None:
 def _summed(step: TensorOp, value: Value, of: Of) -> Range | None:
     """Return the bounds of sums, each of as many elements, or of the first ones along a dimension."""
     found, given, made = of(step.args[0]), step.args[0].type, value.type
-    if found is None or not found or made.dtype != "int64":  # type: ignore[union-attr]  # a tensor
-        return found if found is not None and not found else None
+    if found is None or made.dtype != "int64":  # type: ignore[union-attr]  # a tensor
+        return None
+    if not given.numel:
+        return Range(0, 0)  # of no elements
+    if not found:
+        return found  # no way that leads there is known yet
     if "cumsum" in step.op:
         most = given.shape[step.args[1]] if given.shape else 1
         low, high = min(found.low, found.low * most), max(found.high, found.high * most)

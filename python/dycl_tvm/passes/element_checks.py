@@ -11,10 +11,13 @@ Invariant: on every way the graph raises what the operators of it raise by thems
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
+import torch
+
 from dycl_tvm.hcfg.analysis import dominators, natural_loops
-from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE, Demand, demands
+from dycl_tvm.hcfg.checks import NAMESPACE, OUTSIDE, Demand, demands
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, TensorOp, Value
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType
 from dycl_tvm.passes.element_bounds import ElementBounds
@@ -28,8 +31,8 @@ _SAME_ELEMENTS = frozenset(
         *("flip.default", "contiguous.default"),
     )
 )
-#: A tensor that was checked, and for what.
-_FACT = tuple[Value, Any, Any, Any]
+#: A question whose answer was no, with its arguments.
+_FACT = tuple[Any, ...]
 
 
 def element_checks(graph: HCFG) -> int:
@@ -88,14 +91,13 @@ class _Checks:
 
     def _checked(self, demand: Demand, origin: Origin | None) -> list[Step]:
         """Return the steps of the check that a demand needs: none if it is proved."""
-        root = self._root(demand.value)
+        root = demand.value if demand.question else self._root(demand.value)
         if self._is_proved(demand, root):
             return []
         self._count += 1
         flag, answer, done = Value(TensorType((), "bool")), Value(BOOL), Value(INT)
-        args = (root,) if demand.low is None else (root, demand.low, demand.high, demand.spared)
-        question = TensorOp(HAS_ZERO if demand.low is None else OUTSIDE, args, {}, (flag,), origin)
-        self._learn(root, demand.low, demand.high, demand.spared)
+        question = TensorOp(*demand.asked(root), {}, (flag,), origin)
+        self._learn(question)
         return [
             question,
             HostOp("item", (flag,), answer, origin),
@@ -112,8 +114,11 @@ class _Checks:
         return value
 
     def _is_proved(self, demand: Demand, root: Value) -> bool:
-        if (root, demand.low, demand.high, demand.spared) in self._passed:
+        op, args = demand.asked(root)
+        if (op, *args) in self._passed:
             return True
+        if demand.question:
+            return isinstance(root, Constant) and not operator.attrgetter(op)(torch.ops)(root.data, *args[1:])
         found = [b for b in (self._known.get(root), self._bounds.of(root), self._bounds.of(demand.value)) if b is not None]
         if demand.low is None:
             return any(low > 0 or high < 0 for low, high in found)
@@ -125,14 +130,13 @@ class _Checks:
         """Take to be known what a check of an earlier run of the pass says."""
         item = self._bounds.makers.get(check.args[0]) if isinstance(check.args[0], Value) else None
         question = self._bounds.makers.get(item.args[0]) if isinstance(item, HostOp) and isinstance(item.args[0], Value) else None
-        if isinstance(question, TensorOp) and question.op == HAS_ZERO:
-            self._learn(question.args[0], None, None, None)
-        elif isinstance(question, TensorOp) and question.op == OUTSIDE:
-            self._learn(*question.args)
+        if isinstance(question, TensorOp) and question.op.startswith(NAMESPACE):
+            self._learn(question)
 
-    def _learn(self, root: Value, low: int | None, high: int | None, spared: int | None) -> None:
-        self._passed.add((root, low, high, spared))
-        if low is None or high is None or spared is not None or isinstance(root, Constant):
+    def _learn(self, question: TensorOp) -> None:
+        self._passed.add((question.op, *question.args))
+        root, low, high, spared = question.args if question.op == OUTSIDE else (None, None, None, None)
+        if root is None or spared is not None or isinstance(root, Constant):
             return
         known = self._known.get(root)
         self._known[root] = (low, high) if known is None else (max(low, known[0]), min(high, known[1]))

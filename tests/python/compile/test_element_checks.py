@@ -14,6 +14,13 @@ from torch.testing._internal.common_methods_invocations import op_db
 import dycl_tvm
 from dycl_tvm.errors import CompileError, RunError
 
+
+def gradient(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+
 N = 3
 X = torch.arange(12.0).reshape(N, 4)
 #: Operators of two places in three, each in a branch of one network.
@@ -43,6 +50,11 @@ OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cross_entropy": lambda i: F.cross_entropy(X[:2, :N], i),
     "nll_loss that ignores": lambda i: F.nll_loss(X[:2, :N], i, ignore_index=-N - 1),
     "multi_margin_loss": lambda i: F.multi_margin_loss(X[:2, :N], i),
+    "multilabel_margin_loss": lambda i: F.multilabel_margin_loss(X[:2, :N], i[:, None].expand(2, N)),
+    "max_unpool": lambda i: F.max_unpool1d(X[:1, None, :2], i.reshape(1, 1, 2), 2, output_size=(N,)),
+    "searchsorted": lambda i: torch.searchsorted(X[0, :2], X[0, :2], sorter=i - N + 2),
+    "gradient of embedding": lambda i: gradient(lambda w: F.embedding(i, w), X),
+    "gradient of cross_entropy": lambda i: gradient(lambda x: F.cross_entropy(x, i), X[:2, :N]),
     "floor division": lambda i: torch.tensor([7, -8]) // (i - N + 1),
     "remainder": lambda i: 7 % (i - N + 1),
     "fmod": lambda i: torch.fmod(torch.tensor([7, -8]), i - N + 1),
@@ -184,6 +196,46 @@ def test_sizes_of_the_run_are_checked_as_far_as_they_go(tmp_path):
     with torch.no_grad():
         for ids in ([4] * 6, [1, 9], [1], [2, 3, 4, -1], [0, 5, 0]):
             same(net, model, torch.tensor(ids))
+
+
+def test_offsets_of_bags(tmp_path):
+    class Bags(torch.nn.Module):
+        def __init__(self, **options) -> None:
+            super().__init__()
+            self.options = options
+
+        def forward(self, offsets):
+            return F.embedding_bag(torch.tensor([0, 1, 2]), X, offsets, **self.options)
+
+    net = compiled(Bags(mode="max"), (torch.tensor([0, 1, 2]),), tmp_path)
+    for offsets in ([0, 1, 2], [0, 3, 3], [0, 0, 0], [1, 1, 2], [0, 1, 4]):
+        same(net, Bags(mode="max"), torch.tensor(offsets))
+    model = Bags(mode="sum", include_last_offset=True)
+    net = compiled(model, (torch.tensor([0, 1, 3]),), tmp_path)
+    assert same(net, model, torch.tensor([0, 2, 3])) is None
+    for offsets in ([0, 1, 4], [1, 2, 3], [0, 1, 2], [0, 4, 3]):  # eager takes the third in one way or another
+        with pytest.raises(RunError, match="offset"):
+            net(torch.tensor(offsets))
+
+
+def test_a_mask_with_more_places_than_there_are_elements(tmp_path):
+    def model(mask):
+        return X.masked_scatter(mask, X[0])
+
+    net = compiled(model, (torch.zeros(4, dtype=torch.bool),), tmp_path)
+    assert [same(net, model, torch.arange(4) < n) for n in range(4)] == [None, None, RuntimeError, RuntimeError]
+
+
+def test_bicubic_interpolation_and_gradients_have_places_of_their_own(tmp_path):
+    def model(x):
+        return (
+            F.interpolate(x[None, None], size=(5, 7), mode="bicubic"),
+            gradient(lambda x: F.pad(x[None], (2, 1), mode="reflect") ** 2, x),
+            F.fold(F.unfold(x[None, None], 2), (N, 4), 2),
+            F.multilabel_margin_loss(x[:2, :N], torch.tensor([[-1, 0, 1], [2, -1, 0]])),
+        )
+
+    assert same(compiled(model, (X,), tmp_path), model, X) is None
 
 
 def test_an_operator_without_a_check_has_no_places():

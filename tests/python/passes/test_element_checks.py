@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F
 
 import dycl_tvm
-from dycl_tvm.hcfg.nodes import HostOp
+from dycl_tvm.hcfg.nodes import HostOp, TensorOp, Value
+from dycl_tvm.hcfg.ranges import Range
+from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.passes.element_bounds import _summed
 
 W = torch.randn(10, 4)
 IDS = torch.zeros(3, dtype=torch.long)
@@ -45,6 +48,13 @@ def test_a_check_where_they_do_not():
     assert len(checks(lambda x: W[(x[0] * 9).long().clamp(-11, 9)], torch.randn(3, 4))) == 1
     assert len(checks(lambda x: F.embedding((x[0] * 9).long() % 11, W), torch.randn(3, 4))) == 1
     assert len(checks(lambda x: (x[0] * 9).long() // x.argmax(-1).sum(), torch.randn(3, 4))) == 1
+    assert len(checks(lambda x: F.embedding((x.argmax(-1) - 5).clamp_max(3), W), torch.randn(3, 4))) == 1
+
+
+def test_a_sum_of_nothing_is_zero():
+    nothing, made = Value(TensorType((0, 3), "int64")), Value(TensorType((3,), "int64"))
+    step = TensorOp("aten.sum.dim_IntList", (nothing, [0]), {}, (made,))
+    assert _summed(step, made, lambda x: Range(0, -1)) == Range(0, 0)
 
 
 def test_one_check_of_a_tensor():

@@ -140,11 +140,6 @@ def cholesky_ex(a: Tensor, *, upper: bool = False, check_errors: bool = False) -
     return lower.mH if upper else lower, info
 
 
-@decomposition("cholesky.default")
-def cholesky(a: Tensor, upper: bool = False) -> Tensor:
-    return cholesky_ex(a, upper=upper)[0]
-
-
 @decomposition("cholesky_solve.default")
 def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     lower = factor.mH if upper else factor

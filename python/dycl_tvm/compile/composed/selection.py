@@ -19,6 +19,19 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, source.reshape(-1)[taken].reshape(mask.shape), x)
 
 
+@decomposition("multilabel_margin_loss_forward.default")
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Compare the scores of targets, those before the first -1, with those of the other classes; PyTorch's takes class 0 for the rest."""
+    scores, targets = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = scores.shape[1]
+    counts = (targets == -1).cumsum(1) == 0
+    is_target = ((targets.unsqueeze(2) == torch.arange(classes)) & counts.unsqueeze(2)).any(1)
+    margins = (1 - scores.gather(1, targets.clamp(min=0)).unsqueeze(2) + scores.unsqueeze(1)).clamp(min=0)
+    losses = torch.where(counts.unsqueeze(2) & ~is_target.unsqueeze(1), margins, 0).sum((1, 2)) / classes
+    result = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(x.shape[:-1])
+    return result, is_target.to(x.dtype).reshape(target.shape)
+
+
 @decomposition("put.default")
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     if not index.numel():

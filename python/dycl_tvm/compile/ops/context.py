@@ -61,7 +61,7 @@ def sums_in_float32(convert: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(convert)
     def chosen(ctx: OpContext, *args: Any) -> Any:
-        return (wide if is_for_cpu() else convert)(ctx, *args)
+        return (wide if semantics.is_for_cpu() else convert)(ctx, *args)
 
     return chosen
 
@@ -81,7 +81,7 @@ def of_one_dtype(convert: Callable[..., Any]) -> Callable[..., Any]:
 def is_kept_wide(ctx: OpContext, value: Any) -> bool:
     """Whether an operand of a product of halves, on CPUs, is a number with more digits than they have: PyTorch takes it as it is."""
     dtype = ctx.result_dtype
-    if dtype not in _HALVES or not is_for_cpu():
+    if dtype not in _HALVES or not semantics.is_for_cpu():
         return False
     if isinstance(value, tvm.ir.Expr):
         return not ctx.shape(value) and ctx.dtype(value) in ("float32", "float64")
@@ -96,12 +96,6 @@ def _as_half(ctx: OpContext, arg: Any, dtype: str) -> Any:
 
 def _rounded_to(value: float, dtype: str) -> float:
     return float(torch.tensor(value, dtype=TORCH_DTYPES[dtype]))
-
-
-def is_for_cpu() -> bool:
-    """Whether the target in force is a CPU."""
-    target = tvm.target.Target.current()
-    return target is None or str(target.kind) == "llvm"
 
 
 _HALVES = ("float16", "bfloat16")

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, int64, is_for_cpu
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, int64
 
 #: Largest matrix: three kernels are made for each column.
 _LARGEST = 16
@@ -19,7 +19,7 @@ _LARGEST = 16
 def _det(ctx: OpContext, x: Any) -> Any:
     *batch, n, _ = ctx.shape(x)
     dtype = ctx.dtype(x)
-    if is_for_cpu():
+    if semantics.is_for_cpu():
         raise NotConvertible("a CPU")
     if not {1, 2} <= ctx.unused:
         raise NotConvertible("the factors of a determinant are used, not only its value")

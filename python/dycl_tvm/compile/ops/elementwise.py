@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import functions, semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, in_float32, is_float, is_for_cpu, is_kept_wide, of_one_dtype
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, in_float32, is_float, is_kept_wide, of_one_dtype
 from dycl_tvm.compile.ops.integers import integer_power
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def _arithmetic(relax_name: str) -> Callable[..., Any]:
         return ctx.binary(relax_name, a, b, dtype)
 
     wide = of_one_dtype(convert)
-    return lambda ctx, a, b, alpha=1: (wide if alpha != 1 and is_for_cpu() else convert)(ctx, a, b, alpha)
+    return lambda ctx, a, b, alpha=1: (wide if alpha != 1 and semantics.is_for_cpu() else convert)(ctx, a, b, alpha)
 
 
 def _product(ctx: OpContext, a: Any, b: Any) -> Any:

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_for_cpu
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
 from dycl_tvm.compile.ops.elements import element_by_element
 
 _BITS = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -53,8 +53,8 @@ _DIVISIONS = 92
 @converter("gcd.default")
 def _gcd(ctx: OpContext, a: Any, b: Any) -> Any:
     dtype = ctx.type.dtype
-    if dtype not in _BITS or not is_for_cpu():
-        raise NotConvertible(f"gcd of {dtype}" if is_for_cpu() else "gcd on a GPU")
+    if dtype not in _BITS or not semantics.is_for_cpu():
+        raise NotConvertible(f"gcd of {dtype}" if semantics.is_for_cpu() else "gcd on a GPU")
     zero = tirx.const(0, dtype)
 
     def magnitude(e: Any) -> Any:

@@ -14,7 +14,8 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.compile.complex.pair import COMPLEX, Pair
-from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext, is_for_cpu
+from dycl_tvm.compile.ops import semantics
+from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext
 from dycl_tvm.compile.templates import symbol_of
 
 _OWN = torch.library.Library("dycl_tvm", "DEF")
@@ -38,7 +39,7 @@ def _factorisation(name: str, schema: str, results: _Results) -> None:
         return made if len(made) > 1 else made[0]
 
     def convert(pairs: bool, ctx: OpContext, *args: Any) -> Any:
-        if not is_for_cpu():
+        if not semantics.is_for_cpu():
             raise NotConvertible("a factorisation of matrices on a GPU")
         tensors = [a for a in args if isinstance(a, tvm.ir.Expr)]
         dtype = ctx.dtype(tensors[0])

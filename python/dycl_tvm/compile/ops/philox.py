@@ -17,7 +17,7 @@ import torch
 from tvm import tirx
 
 from dycl_tvm.compile.ops import semantics
-from dycl_tvm.compile.ops.context import CONVERTERS, DTYPE_NAMES, NotConvertible, OpContext, is_for_cpu
+from dycl_tvm.compile.ops.context import CONVERTERS, DTYPE_NAMES, NotConvertible, OpContext
 from dycl_tvm.hcfg.cuda_draws import TWO_WORDS, interval, way_of, way_of_dropout, way_of_integers
 from dycl_tvm.hcfg.draws import CUDA_NAMESPACE
 from dycl_tvm.hcfg.philox import ANGLE, BLOCK, CALL, DEVICE, EACH_ADVANCE, FACTORS, ROUNDS, SMALL, STATE_BYTES, STEPS, UNIT, Way
@@ -62,7 +62,7 @@ def _seed_and_offset(scope: _Scope, state: Any) -> tuple[Any, Any]:
 
 def _stride(way: Way) -> Any:
     """Return how many threads draw; on a GPU the kernel knows it."""
-    if is_for_cpu():
+    if semantics.is_for_cpu():
         return _const(way.stride(DEVICE.threads), "int64")
     return tirx.call_pure_extern("int64", "dycl_stride", _const(-(-way.numel // BLOCK), "int64"))
 
@@ -139,7 +139,7 @@ class _Call:
         radius = self.scope.let(_function("sqrt", _const(-2.0, dtype) * _function("log", one)))
         if not double:
             waves = [_function(f, angle, quick=True) for f in ("sin", "cos")]
-        elif is_for_cpu():
+        elif semantics.is_for_cpu():
             waves = [tirx.call_pure_extern(dtype, f, angle * _const(math.pi, dtype)) for f in ("sin", "cos")]
         else:
             waves = [tirx.call_pure_extern(dtype, f, angle) for f in ("::sinpi", "::cospi")]
@@ -157,8 +157,8 @@ def _function(name: str, x: Any, quick: bool = False) -> Any:
     """Return a function of the C library of a float; ``quick``: PyTorch's kernels have an approximation of it in float32."""
     dtype = semantics.dtype_of(x)
     if dtype == "float64":
-        return tirx.call_pure_extern(dtype, name if is_for_cpu() else f"::{name}", x)
-    if is_for_cpu():
+        return tirx.call_pure_extern(dtype, name if semantics.is_for_cpu() else f"::{name}", x)
+    if semantics.is_for_cpu():
         return tirx.call_pure_extern("float64", name, x.astype("float64")).astype(dtype)
     return tirx.call_pure_extern(dtype, (_QUICK if quick else _EXACT)[name], x)
 
@@ -286,7 +286,7 @@ def _bernoulli_each(ctx: OpContext, state: Any, p: Any, dtype: torch.dtype) -> A
     def element(old: Any, chance: Any, *index: Any) -> Any:
         call = _Call(old, _flat(index, shape), Way(math.prod(shape), 4, 4), bounded=False)
         p = chance(*index).astype(wide)
-        if not is_for_cpu():
+        if not semantics.is_for_cpu():
             p = tirx.call_pure_extern(wide, "dycl_chance", p)
         return call.scope.around((call.uniform(False).astype(wide) <= p).astype(name))
 
@@ -322,13 +322,13 @@ def _multinomial(ctx: OpContext, state: Any, weights: Any, count: int, replaceme
     def race(old: Any, chances: Any, *index: Any) -> Any:
         at = _flat(index[::-1], shape[::-1]) if by_columns else _flat(index, shape)
         call, weight = _Call(old, at, way), chances(*index)
-        if not is_for_cpu():
+        if not semantics.is_for_cpu():
             weight = tirx.call_pure_extern(dtype, "dycl_weight", weight)
         return call.scope.around(weight / call.scope.let(time(call, dtype)))
 
     won = ctx.compute(race, state, weights, name="race", shape=shape)
     first = CONVERTERS["aten.argmax.default"](ctx, won, -1, True)
-    if not is_for_cpu():
+    if not semantics.is_for_cpu():
 
         def valid(winner: Any, race: Any, *index: Any) -> Any:
             found = winner(*index)

@@ -10,7 +10,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import store
-from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter, is_for_cpu
+from dycl_tvm.compile.ops import semantics
+from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
 from dycl_tvm.compile.ops.elements import element_by_element
 
 #: The largest degree, beyond which ATen gives NaN.
@@ -20,8 +21,8 @@ _LIMIT = {"float32": 128, "float64": 512}
 def _hermite(ctx: OpContext, x: Any, n: Any, factor: int) -> Any:
     """Emit ``factor x q - factor k p`` for k = 1, 2 ... below the degree; ``factor`` is 2 for those of physicists."""
     limit, dtype = _LIMIT.get(ctx.type.dtype, 0), "float64"
-    if not limit or not is_for_cpu():
-        raise NotConvertible(f"a Hermite polynomial of {ctx.type.dtype}" if is_for_cpu() else "a Hermite polynomial on a GPU")
+    if not limit or not semantics.is_for_cpu():
+        raise NotConvertible(f"a Hermite polynomial of {ctx.type.dtype}" if semantics.is_for_cpu() else "a Hermite polynomial on a GPU")
 
     def number(value: float) -> Any:
         return tirx.const(value, dtype)

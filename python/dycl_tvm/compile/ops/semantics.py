@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import te, tirx
 
 
@@ -32,21 +35,64 @@ def _hidden(x: Any) -> Any:
     return opaque(float(x.value), dtype_of(x)) if isinstance(x, tirx.FloatImm) else x
 
 
+def is_whole(dtype: str) -> bool:
+    """Tell whether a dtype is one of integers."""
+    return "int" in dtype
+
+
+def narrowed(x: Any, dtype: str) -> Any:
+    """Return the last bits of an integer as one of a dtype that may not hold it.
+
+    TVM and LLVM take it that no integer leaves its type: whatever is not negative stays so. Neither looks through a reinterpretation, and
+    of an operation in a wider type LLVM makes one in this type again, one that wraps round.
+    """
+    if isinstance(x, tirx.IntImm):
+        return tirx.const(int(np.array(int(x.value)).astype(dtype)), dtype)
+    other = dtype.removeprefix("u") if dtype.startswith("u") else f"u{dtype}"
+    return tirx.reinterpret(dtype, tirx.reinterpret(other, x.astype(dtype)))
+
+
+def _whole(fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Compute with integers as PyTorch does: what leaves the type wraps round."""
+    dtype = dtype_of(a)
+    bits = int(dtype.lstrip("uint"))
+    if bits == 64 and not is_for_cpu():  # no wider type there, and unsigned integers may wrap round
+        return tirx.reinterpret(dtype, fn(tirx.reinterpret("uint64", a), tirx.reinterpret("uint64", b)))
+    wider = f"int{2 * bits}"
+    return narrowed(fn(a.astype(wider), b.astype(wider)), dtype)
+
+
+def is_for_cpu() -> bool:
+    """Whether the target in force is a CPU."""
+    target = tvm.target.Target.current()
+    return target is None or str(target.kind) == "llvm"
+
+
 def add(a: Any, b: Any) -> Any:
     """Return a + b, also where one is the constant 0."""
-    return _hidden(a) + _hidden(b)
+    return _whole(operator.add, a, b) if is_whole(dtype_of(a)) else _hidden(a) + _hidden(b)
 
 
 def subtract(a: Any, b: Any) -> Any:
-    """Return a - b of floats: TVM takes ``x - x`` for 0 (it may be NaN) and ``(x + y) - y`` for x (it may be rounded)."""
-    if "float" not in dtype_of(a):
-        return a - b
+    """Return a - b: of floats TVM takes ``x - x`` for 0 (it may be NaN) and ``(x + y) - y`` for x (it may be rounded)."""
+    if is_whole(dtype_of(a)):
+        return _whole(operator.sub, a, b)
     return _hidden(a) + _hidden(b) * opaque(-1.0, dtype_of(a))
 
 
 def multiply(a: Any, b: Any) -> Any:
     """Return a * b, also where one is the constant 0 and the other infinite or NaN."""
-    return _hidden(a) * _hidden(b)
+    return _whole(operator.mul, a, b) if is_whole(dtype_of(a)) else _hidden(a) * _hidden(b)
+
+
+def negative(x: Any) -> Any:
+    """Return -x of integers; the least one has none."""
+    return subtract(tirx.const(0, dtype_of(x)), x)
+
+
+def absolute(x: Any) -> Any:
+    """Return the absolute value of an integer; the least one has none."""
+    return tirx.Select(x < tirx.const(0, dtype_of(x)), negative(x), x)
 
 
 def rounded_product(a: Any, scale: Any) -> Any:

@@ -58,7 +58,6 @@ TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     torch.autograd.Variable: _as(plain_torch.variable),
     torch._assert: _as(plain_torch.check_assert),
     torch._assert_async: _as(plain_torch.check_async),
-    **dict.fromkeys([torch.cholesky, torch.Tensor.cholesky], _as(plain_torch.cholesky)),
     **{
         getattr(rnn, name): _as(getattr(plain_sequences, name)) for name in ("pack_padded_sequence", "pack_sequence", "pad_packed_sequence")
     },

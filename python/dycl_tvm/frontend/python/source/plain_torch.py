@@ -135,11 +135,6 @@ def check_assert(condition: Any, message: Any) -> None:
     assert condition, message
 
 
-def cholesky(x: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    """Stand for ``torch.cholesky``, which says only by an error that it failed; that of ``torch.linalg`` says it by a number."""
-    return torch.linalg.cholesky(x, upper=upper)
-
-
 def check_async(condition: torch.Tensor, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
     """Stand for ``torch._assert_async``."""
     check(bool(condition), lambda: message)
