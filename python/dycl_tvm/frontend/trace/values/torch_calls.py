@@ -319,9 +319,10 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
     return function
 
 
-def _cholesky(t: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    """That of PyTorch says only by an error that it failed, the one of ``torch.linalg`` by a number."""
-    return torch.linalg.cholesky(t, upper=upper)
+def _cholesky(input: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """Stand for ``torch.cholesky``, which says only by an error that it failed: that of ``torch.linalg`` says it by a number."""
+    with current().functions:
+        return torch.linalg.cholesky(input, upper=upper)
 
 
 def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> Any:
@@ -391,7 +392,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **{func: _of_elements(func, unique) for func in (torch.unique, _T.unique)},
     **{func: _of_elements(func, unique_consecutive) for func in (torch.unique_consecutive, _T.unique_consecutive)},
     **{func: _of_elements(func, bincount) for func in (torch.bincount, _T.bincount)},
-    **dict.fromkeys((torch.cholesky, _T.cholesky), composed(_cholesky)),
+    **dict.fromkeys((torch.cholesky, _T.cholesky), _cholesky),
     _T.masked_select: _of_mask(masked_select),
     torch.masked_select: _of_mask(masked_select),
     torch.nn.functional.one_hot: _one_hot,
