@@ -15,6 +15,7 @@ from typing import Any
 
 from dycl_tvm.hcfg.analysis import dominators, natural_loops
 from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE, Demand, demands
+from dycl_tvm.hcfg.hostops import OF_CHECK
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, TensorOp, Value
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType
 from dycl_tvm.passes.element_bounds import ElementBounds
@@ -98,7 +99,7 @@ class _Checks:
         self._learn(root, demand.low, demand.high, demand.spared)
         return [
             question,
-            HostOp("item", (flag,), answer, origin),
+            HostOp("item", (flag,), answer, origin, OF_CHECK),
             HostOp("check", (answer,), done, origin, f"{demand.kind}: {demand.message}"),
         ]
 
