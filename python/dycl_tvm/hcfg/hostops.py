@@ -135,11 +135,15 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
 
 #: The text of an ``item`` that is how long a tensor is.
 OF_SHAPE = "of a shape"
+#: The text of an ``item`` that a check of elements reads.
+OF_CHECK = "of a check"
+#: Texts of an ``item`` that the program does not ask for: its answer is what the tensor holds, also where a run is forced.
+UNASKED = (OF_SHAPE, OF_CHECK)
 
 
 def wrong_text(step: HostOp) -> str | None:
     """Return what is wrong with the template of a host operation, None if nothing is."""
-    if step.op == "item" and step.text == OF_SHAPE:
+    if step.op == "item" and step.text in UNASKED:
         return None
     if (step.op in ("print", "clock", "check")) != (step.text is not None):
         return "print has a template, clock a name and check an error, and no other operation has a text"

@@ -127,7 +127,8 @@ class HostOp:
     - ``clock``: what the clock ``text`` of Python's module ``time`` says; all that stands before it is done, and nothing that comes after.
 
     ``text`` is the template of ``print`` (``{}`` for each operand, ``{{`` and ``}}`` for braces), the name of a clock, the error of a
-    check, None elsewhere. An ``item`` that the program does not ask for, as it is how long a tensor is, has the text ``of a shape``.
+    check, None elsewhere. An ``item`` that the program does not ask for, as it is how long a tensor is or belongs to a
+    check, has the text ``of a shape`` or ``of a check``.
     """
 
     op: str

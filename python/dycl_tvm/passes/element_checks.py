@@ -18,6 +18,7 @@ import torch
 
 from dycl_tvm.hcfg.analysis import dominators, natural_loops
 from dycl_tvm.hcfg.checks import NAMESPACE, OUTSIDE, Demand, demands
+from dycl_tvm.hcfg.hostops import OF_CHECK
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, TensorOp, Value
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType
 from dycl_tvm.passes.element_bounds import ElementBounds
@@ -100,7 +101,7 @@ class _Checks:
         self._learn(question)
         return [
             question,
-            HostOp("item", (flag,), answer, origin),
+            HostOp("item", (flag,), answer, origin, OF_CHECK),
             HostOp("check", (answer,), done, origin, f"{demand.kind}: {demand.message}"),
         ]
 

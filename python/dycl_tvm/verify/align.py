@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dycl_tvm.hcfg.hostops import OF_SHAPE, Number
+from dycl_tvm.hcfg.hostops import UNASKED, Number
 from dycl_tvm.hcfg.interpreter import Watcher
 from dycl_tvm.hcfg.nodes import Block, HostOp, Operand
 from dycl_tvm.verify.crossings import Crossing
@@ -90,7 +90,7 @@ class Answers(Watcher):
 
         The side of a short circuit that decides is the value of the whole, so a graph may ask for it a second time; Python jumps.
         """
-        if step.text == OF_SHAPE:  # the program is not asked: the shape of its own tensor says it
+        if step.text in UNASKED:  # the program is not asked: its own tensor's shape says it, or its operator raises
             return tensor.item()
         self._asked += 1
         if self._asked > 4 * len(self._crossings) + 1000:

@@ -24,6 +24,7 @@ from dycl_tvm.compile.program import (
     HostInstr,
     KernelCall,
     Program,
+    ReadItem,
     Reg,
     Slot,
     SwitchGoto,
@@ -46,6 +47,8 @@ _BYTES = 2048
 _IDLE = 15
 #: Calls of kernels after which a run is given up, and after which no further run is begun.
 _LONG, _ENOUGH = 3000, 5000
+#: How often a check of elements fails: what stands behind many of them must come up too.
+_FAILS = 0.02
 _STUB = """#include <stdint.h>
 #include <tvm/ffi/c_api.h>
 typedef int (*Hook)(int kernel, const TVMFFIAny* args, int count);
@@ -149,6 +152,17 @@ def _flat(types: Sequence[str]) -> dict[str, Any]:
     return {"tuple": [{"leaf": k, "type": t} for k, t in enumerate(types)]}
 
 
+def _place(slot: Slot) -> tuple[str, int, int]:
+    return slot.space, slot.index, slot.offset
+
+
+def _questions(program: Program) -> Iterator[tuple[str, int, int]]:
+    """Yield the places of what checks of elements read."""
+    for block in program.blocks:
+        checked = {i.args[0] for i in block.instrs if isinstance(i, HostInstr) and i.op == "check"}
+        yield from (_place(i.src) for i in block.instrs if isinstance(i, ReadItem) and i.dst in checked)
+
+
 class _Watched:
     """A Program in step with a dispatcher."""
 
@@ -163,6 +177,7 @@ class _Watched:
         }
         ways = {float(k) for b in program.blocks if isinstance(b.end, SwitchGoto) for k in range(len(b.end.targets))}
         self.numbers = sorted(ways | {float(a) for b in program.blocks for i in b.instrs if isinstance(i, HostInstr) for a in _numbers(i)})
+        self.questions = set(_questions(program))
         self.problem: Exception | None = None
         self.kernels = 0
         self._partly = False  # whether of some tensor the ends only were made up, so that nobody knows what lies between
@@ -278,7 +293,8 @@ class _Watched:
         """Return random numbers; few together are likely to be read by the host, which compares them with its own."""
         drawn = random_tensor(slot.type, self.noise)
         if drawn.dtype == torch.bool:
-            return torch.rand(slot.type.shape, generator=self.noise) < self.truth
+            true = _FAILS if _place(slot) in self.questions else self.truth
+            return torch.rand(slot.type.shape, generator=self.noise) < true
         if drawn.numel() <= 4 and self.numbers and drawn.dtype != torch.bool and self.choices.random() < 0.5:
             near = self.choices.choice(self.numbers) + self.choices.choice((0, 0, -1, 1, 1e-3, -1e-3))
             drawn = torch.full(slot.type.shape, near, dtype=torch.float64).to(drawn.dtype)

@@ -17,7 +17,7 @@ import torch
 
 from dycl_tvm.errors import InvariantError
 from dycl_tvm.hcfg.draws import default_state
-from dycl_tvm.hcfg.hostops import COMPLEX_POWER, OF_SHAPE, Number
+from dycl_tvm.hcfg.hostops import COMPLEX_POWER, UNASKED, Number
 from dycl_tvm.hcfg.interpreter import LimitError, Watcher, graph_initial, interpret
 from dycl_tvm.hcfg.nodes import HCFG, HostOp
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call
@@ -137,7 +137,7 @@ class Interpreted(Watcher):
 
     def item(self, step: HostOp, tensor: torch.Tensor) -> Number:
         """Read a number, in the user's line."""
-        if step.text == OF_SHAPE:  # nobody asked
+        if step.text in UNASKED:  # nobody asked
             with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():  # type: ignore[attr-defined]
                 return tensor.item()
         self._step = step

@@ -175,3 +175,24 @@ def test_sequence_and_optional_inputs() -> None:
     assert not bool(found["h"])
     with pytest.raises(UsageError, match="'xs' is a sequence; say how long"):
         stage_onnx(made, input_shapes={"o": None})
+
+
+def test_indices_below_the_range_are_not_counted_from_the_end_twice() -> None:
+    """Nor is one that is out of the range of its dimension and within the flattened tensor another element's."""
+    x, one = np.arange(12, dtype=F32).reshape(3, 4), np.ones(1, dtype=F32)
+    gather = model("gather (float[3,4] x, int64[1,2] i) => (float[1] y) { y = GatherND (x, i) }")
+    scatters = [
+        model(f"scatter (float[3,4] x, int64[1,2] i, float[1] u) => (float[3,4] y) {{ y = ScatterND <reduction = {how}> (x, i, u) }}")
+        for how in ('"none"', '"add"', '"mul"')
+    ]
+    inside = [{"x": x, "i": np.array([at])} for at in ([2, 3], [0, 0], [-3, -4])]
+    check(gather, inside)
+    for scatter in scatters:
+        check(scatter, [{**feed, "u": one * 5} for feed in inside])
+    for at in ([-4, 0], [0, -5], [0, 4], [3, 0], [1, -5]):
+        feed = {"x": x, "i": np.array([at])}
+        with pytest.raises(IndexError):
+            run(stage_onnx(gather), feed)
+        for scatter in scatters:
+            with pytest.raises(IndexError):
+                run(stage_onnx(scatter), {**feed, "u": one})

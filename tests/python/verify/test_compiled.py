@@ -252,3 +252,20 @@ def _cut(x):  # type: ignore[no-untyped-def]
 def test_results_without_elements_stand_where_they_stand() -> None:
     kernels = dycl_tvm.build(_cut, (torch.linspace(-1, 1, 12).reshape(4, 3),)).certificate["kernels"]
     assert kernels["checked"] == kernels["total"]
+
+
+def test_what_stands_behind_many_checks_is_reached(tmp_path: Any) -> None:
+    """Drawn numbers fail a check as often as not."""
+    from dycl_tvm import codegen
+
+    class Looked(nn.Module):
+        def forward(self, ids):  # type: ignore[no-untyped-def]
+            y = sum(torch.arange(9.0 - k)[i] for k, i in enumerate(ids.unbind()))
+            return y * 2 if y.sum() > 9 else y
+
+    net, ids = Looked(), torch.ones(8, 2, dtype=torch.long)
+    art = dycl_tvm.build(net, (ids,), target={"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a57"})
+    assert art.certificate["kernels"]["edges"] == art.certificate["kernels"]["edges_total"] == 2
+    art, watched = dycl_tvm.build(net, (ids,), verify="off"), Dispatcher(calls=20)
+    codegen.link(art._lowered.program, art._lowered.library, tmp_path / "net.so", art.target.target, watch=watched.watch)
+    assert watched.decisions == watched.decisions_total == 2

@@ -28,3 +28,22 @@ def test_a_number_that_passes_find_to_be_handed_on_is_made_a_tensor_again() -> N
     assert not any(isinstance(s, HostOp) and s.op == "to_tensor" for b in after.blocks for s in b.steps)
     for seed in range(3):
         assert check_passes(before, after, (args, {}), seed=seed).runs > 3
+
+
+def test_the_forced_answer_of_a_decision_is_none_of_a_check() -> None:
+    """Both are bools of which the truth is False, and passes may move questions."""
+    rows = torch.randn(5, 2)
+
+    def net(ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = rows[ids]
+        if x.sum() > 100:
+            y = y * 2
+        return y + (12 // ids.clamp(min=1)).sum()
+
+    args = (torch.tensor([1, 4]), X)
+    before, after = stage(net, args), stage(net, args)
+    run_passes(after)
+    assert any(isinstance(s, HostOp) and s.op == "check" for b in after.blocks for s in b.steps)
+    for seed in range(3):
+        found = check_passes(before, after, (args, {}), seed=seed)
+        assert found.edges == found.edges_total

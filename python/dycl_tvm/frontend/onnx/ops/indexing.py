@@ -19,6 +19,11 @@ def _wrapped(indices: Tensor, extent: int) -> Tensor:
     return torch.where(indices < 0, indices + extent, indices)
 
 
+def _parts(indices: Tensor) -> list[Tensor]:
+    """Return the indices of each dimension: PyTorch's count from the end too, and one out of range must not be counted twice."""
+    return [indices.select(-1, k).to(torch.int64) for k in range(indices.shape[-1])]
+
+
 @op("Gather")
 def _gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = node.attr("axis", 0) % x.dim()
@@ -35,7 +40,7 @@ def _gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 @op("GatherND")
 def _gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     batch = node.attr("batch_dims", 0)
-    parts = [_wrapped(indices.select(-1, k), x.shape[batch + k]) for k in range(indices.shape[-1])]
+    parts = _parts(indices)
     rank = indices.dim() - 1
     leading = [torch.arange(x.shape[b]).reshape([-1 if k == b else 1 for k in range(rank)]) for b in range(batch)]
     return torch.ops.aten.index.Tensor(x, [*leading, *parts])
@@ -43,16 +48,14 @@ def _gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 
 @op("ScatterND")
 def _scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    parts = [_wrapped(indices.select(-1, k), x.shape[k]) for k in range(indices.shape[-1])]
+    parts = _parts(indices)
     reduction = node.attr("reduction", "none")
     if reduction in ("none", "add"):
         return torch.ops.aten.index_put.default(x, parts, updates, reduction == "add")
     # The others by rows of the flattened tensor.
     rows, width = math.prod(x.shape[: len(parts)]), math.prod(x.shape[len(parts) :])
-    at: Tensor = parts[0]
-    for k in range(1, len(parts)):
-        at = at * x.shape[k] + parts[k]
-    at = at.reshape(-1, 1).expand(-1, width)
+    numbers = torch.arange(rows).reshape(x.shape[: len(parts)])
+    at = torch.ops.aten.index.Tensor(numbers, parts).reshape(-1, 1).expand(-1, width)
     mode = {"mul": "prod", "max": "amax", "min": "amin"}[reduction]
     return torch.scatter_reduce(x.reshape(rows, width), 0, at, updates.reshape(-1, width), mode, include_self=True).reshape(tuple(x.shape))
 
