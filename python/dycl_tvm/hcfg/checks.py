@@ -21,8 +21,8 @@ from dycl_tvm.hcfg.types import TensorType
 NAMESPACE = "dycl_check"
 #: Whether an element of a tensor is less than ``low`` or more than ``high``, and not the one that is spared.
 OUTSIDE = f"{NAMESPACE}.outside.default"
-#: A tensor as it is, whose elements must be numbers of classes: PyTorch makes `one_hot` of others before it is recorded.
-OF_CLASSES = f"{NAMESPACE}.of_classes.default"
+#: A tensor as it is, whose elements must be from ``low`` to ``high``: of what PyTorch looks at before its operators are called.
+WITHIN = f"{NAMESPACE}.within.default"
 #: Whether an element of a tensor is zero.
 HAS_ZERO = f"{NAMESPACE}.has_zero.default"
 #: Whether one element of a vector is not a number.
@@ -35,7 +35,7 @@ MORE = f"{NAMESPACE}.more.default"
 _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define("outside(Tensor x, int low, int high, int? spared=None) -> Tensor")
 _library.define("has_zero(Tensor x) -> Tensor")
-_library.define("of_classes(Tensor x, int count) -> Tensor")
+_library.define("within(Tensor x, int low, int high, str message) -> Tensor")
 _library.define("differs(Tensor x, int at, int number) -> Tensor")
 _library.define("falls(Tensor x) -> Tensor")
 _library.define("more(Tensor mask, int count) -> Tensor")
@@ -47,9 +47,9 @@ def _outside(x: torch.Tensor, low: int, high: int, spared: int | None = None) ->
     return (beyond if spared is None else beyond & (x != spared)).any()
 
 
-def _of_classes(x: torch.Tensor, count: int) -> torch.Tensor:
-    if _outside(x, 0, count - 1):
-        raise RuntimeError(f"class values must be 0 to {count - 1}")
+def _within_bounds(x: torch.Tensor, low: int, high: int, message: str) -> torch.Tensor:
+    if _outside(x, low, high):
+        raise RuntimeError(message)
     return x.clone()
 
 
@@ -58,8 +58,8 @@ _library.impl("has_zero", lambda x: (x == 0).any(), "CompositeImplicitAutograd")
 _library.impl("differs", lambda x, at, number: x[at] != number, "CompositeImplicitAutograd")
 _library.impl("falls", lambda x: (x[1:] < x[:-1]).any(), "CompositeImplicitAutograd")
 _library.impl("more", lambda mask, count: mask.sum() > count, "CompositeImplicitAutograd")
-_library.impl("of_classes", _of_classes, "CPU")
-_library.impl("of_classes", lambda x, count: torch.empty_like(x), "Meta")
+_library.impl("within", _within_bounds, "CPU")
+_library.impl("within", lambda x, low, high, message: torch.empty_like(x), "Meta")
 
 
 class Demand(NamedTuple):
@@ -154,14 +154,14 @@ _DIVISIONS = ("floor_divide", "remainder", "fmod", "div")
 
 def has_demands(op: str) -> bool:
     """Tell whether an operator reads or writes at places that are asked for by :func:`demands`."""
-    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op in _PIVOTS or op == OF_CLASSES
+    return op in PLACES or op in _LISTS or op in _LOSSES or op in _TARGETS or op in _PIVOTS or op == WITHIN
 
 
 def asked(op: str, args: Sequence[Any]) -> list[Any]:
     """Return the operands of an operator whose elements :func:`demands` asks for; ``args`` are in the order of its schema."""
     if op in _LISTS:
         return list(args[1])
-    at = PLACES[op].operand if op in PLACES else _LOSSES[op][1] if op in _LOSSES else 0 if op == OF_CLASSES else 1
+    at = PLACES[op].operand if op in PLACES else _LOSSES[op][1] if op in _LOSSES else 0 if op == WITHIN else 1
     return list(args[at : at + 1]) if has_demands(op) or divides(op) else []
 
 
@@ -208,8 +208,8 @@ def demands(step: TensorOp) -> Iterator[Demand]:
         shape = _shape(scores)
         classes = shape[1] if len(shape) > 1 else shape[0]
         yield Demand(targets, 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", ignored)
-    elif step.op == OF_CLASSES:
-        yield Demand(args[0], 0, args[1] - 1, "RuntimeError", f"class values must be 0 to {args[1] - 1}")
+    elif step.op == WITHIN:
+        yield Demand(args[0], args[1], args[2], "RuntimeError", args[3])
     elif step.op in _TARGETS:
         classes = _shape(args[0])[-1] if _shape(args[0]) else 1
         yield Demand(args[1], _TARGETS[step.op], classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")

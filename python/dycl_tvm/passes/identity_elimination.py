@@ -18,7 +18,7 @@ _BY_TYPE = frozenset({
     "alias", "alias_copy", "detach", "detach_copy", "clone", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "positive",
     "_to_copy", "to", "type_as", "view", "view_copy", "view_as", "reshape", "_unsafe_view", "_reshape_alias", "_reshape_copy",
     "reshape_as", "unflatten", "flatten", "expand", "expand_copy", "expand_as", "broadcast_to", "squeeze", "squeeze_copy",
-    "unsqueeze", "of_classes", "ravel", "resolve_conj", "resolve_neg", "atleast_1d", "atleast_2d", "atleast_3d",
+    "unsqueeze", "within", "ravel", "resolve_conj", "resolve_neg", "atleast_1d", "atleast_2d", "atleast_3d",
 })  # fmt: skip
 
 _DROPOUTS = frozenset({"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})

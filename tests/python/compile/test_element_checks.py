@@ -58,6 +58,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "floor division": lambda i: torch.tensor([7, -8]) // (i - N + 1),
     "remainder": lambda i: 7 % (i - N + 1),
     "fmod": lambda i: torch.fmod(torch.tensor([7, -8]), i - N + 1),
+    "power of a number": lambda i: torch.tensor([3, -2]) ** i[1].item(),
     "truncated division": lambda i: torch.div(torch.tensor([7, -8]), i - N + 1, rounding_mode="trunc"),
 }
 

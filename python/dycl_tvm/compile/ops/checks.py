@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from dycl_tvm.compile.ops.context import OpContext, converter
-from dycl_tvm.hcfg.checks import HAS_ZERO, OF_CLASSES, OUTSIDE
+from dycl_tvm.hcfg.checks import HAS_ZERO, OUTSIDE, WITHIN
 
 
 def _any(ctx: OpContext, x: Any, fails: Any) -> Any:
@@ -32,4 +32,4 @@ def _has_zero(ctx: OpContext, x: Any) -> Any:
     return _any(ctx, ctx.cast(x, "int8") if dtype == "bool" else x, lambda e: e.equal(tirx.const(0, "int8" if dtype == "bool" else dtype)))
 
 
-converter(OF_CLASSES)(lambda ctx, x, count: x)
+converter(WITHIN)(lambda ctx, x, low, high, message: x)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dycl_tvm.hcfg.checks  # noqa: F401  (its operators become PyTorch's)
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly, unrecorded
@@ -494,6 +495,12 @@ def to_tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:
     return fresh_like(torch.empty((), dtype=dtype, device="meta"), value)
 
 
+def within(x: torch.Tensor, low: int, high: int, message: str) -> torch.Tensor:
+    """Return a tensor of integers as it is; a call in which an element is not from ``low`` to ``high`` ends in a RuntimeError."""
+    made: torch.Tensor = dispatch(torch.ops.dycl_check.within.default, (x, low, high, message), {})
+    return made
+
+
 _DECIDES = "an operand that decides the type of a tensor"
 
 
@@ -532,6 +539,10 @@ def _lower_scalars(
     for key, value in bound.items():
         if scalars.is_symbolic(value) and declared[key] in (*_TENSORS, "number", "Optional[number]"):
             replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
+            if (
+                func is aten.pow.Tensor_Scalar and key == "exponent" and not replaced[key].dtype.is_floating_point
+            ):  # a tensor of them may hold any
+                replaced[key] = within(replaced[key], 0, 2**63 - 1, "Integers to negative integer powers are not allowed.")
         elif any(scalars.is_symbolic(v) for v in leaves(value)):
             refuse_lengths(leaves(value), "a size")
             raise UnsupportedError(

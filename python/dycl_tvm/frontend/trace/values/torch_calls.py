@@ -12,7 +12,6 @@ import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
-import dycl_tvm.hcfg.checks  # noqa: F401  (its operators become PyTorch's)
 from dycl_tvm.errors import InternalError, UnsupportedError
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
@@ -31,7 +30,7 @@ from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, set
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
-from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of
+from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of, within
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
 from dycl_tvm.frontend.trace.values.unsettled import contiguous, reshape
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
@@ -332,7 +331,7 @@ def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> Any:
         return composed(one_hot_of_classes)(None, t, num_classes)
     if num_classes < 1 or t.dtype != torch.int64:
         return NotImplemented
-    return torch.nn.functional.one_hot(dispatch(torch.ops.dycl_check.of_classes.default, (t, num_classes), {}), num_classes)
+    return torch.nn.functional.one_hot(within(t, 0, num_classes - 1, f"class values must be 0 to {num_classes - 1}"), num_classes)
 
 
 def _size_repeated(x: Any, repeats: Any, dim: int | None) -> int | None:
