@@ -29,6 +29,10 @@ HAS_ZERO = f"{NAMESPACE}.has_zero.default"
 DIFFERS = f"{NAMESPACE}.differs.default"
 #: Whether an element of a vector is less than the one before.
 FALLS = f"{NAMESPACE}.falls.default"
+#: Whether an element of a tensor of floats is less than ``low``, more than ``high`` or not a number.
+BEYOND = f"{NAMESPACE}.beyond.default"
+#: Whether an element of a tensor of floats is not a number.
+HAS_NAN = f"{NAMESPACE}.has_nan.default"
 #: Whether more elements of a mask are true than a number.
 MORE = f"{NAMESPACE}.more.default"
 
@@ -38,6 +42,8 @@ _library.define("has_zero(Tensor x) -> Tensor")
 _library.define("within(Tensor x, int low, int high, str message) -> Tensor")
 _library.define("differs(Tensor x, int at, int number) -> Tensor")
 _library.define("falls(Tensor x) -> Tensor")
+_library.define("beyond(Tensor x, float low, float high) -> Tensor")
+_library.define("has_nan(Tensor x) -> Tensor")
 _library.define("more(Tensor mask, int count) -> Tensor")
 
 
@@ -57,6 +63,8 @@ _library.impl("outside", _outside, "CompositeImplicitAutograd")
 _library.impl("has_zero", lambda x: (x == 0).any(), "CompositeImplicitAutograd")
 _library.impl("differs", lambda x, at, number: x[at] != number, "CompositeImplicitAutograd")
 _library.impl("falls", lambda x: (x[1:] < x[:-1]).any(), "CompositeImplicitAutograd")
+_library.impl("beyond", lambda x, low, high: ~((x >= low) & (x <= high)).all(), "CompositeImplicitAutograd")
+_library.impl("has_nan", lambda x: torch.isnan(x).any(), "CompositeImplicitAutograd")
 _library.impl("more", lambda mask, count: mask.sum() > count, "CompositeImplicitAutograd")
 _library.impl("within", _within_bounds, "CPU")
 _library.impl("within", lambda x, low, high, message: torch.empty_like(x), "Meta")
@@ -180,12 +188,29 @@ _FAILURES = "aten._linalg_check_errors.default"
 _OF_MATRICES = {"linalg.cholesky": "the input is not positive-definite", "linalg.eigh": "the algorithm failed to converge"}
 
 
+_LIN_ALG_ERROR = torch.linalg.LinAlgError.__name__
+#: What operators ask of floats: of which operand, by which question, the kind of the error and its message.
+_OF_FLOATS: dict[str, list[tuple[int, tuple[Any, ...], str, str]]] = {
+    "aten.binary_cross_entropy.default": [
+        (k, (BEYOND, 0.0, 1.0), "RuntimeError", f"all elements of {name} should be between 0 and 1")
+        for k, name in enumerate(("input", "target"))
+    ],
+    "aten._linalg_svd.default": [(0, (HAS_NAN,), _LIN_ALG_ERROR, "linalg.svd: an element of the input matrix is not a number")],
+    "aten.linalg_lstsq.default": [(0, (HAS_NAN,), "RuntimeError", "linalg.lstsq: an element of the input matrix is not a number")],
+    "aten.linalg_pinv.atol_rtol_tensor": [(0, (HAS_NAN,), _LIN_ALG_ERROR, "linalg.svd: an element of the input matrix is not a number")],
+}
+
+
 def demands(step: TensorOp) -> Iterator[Demand]:
     """Yield what an operator asks of the elements of its operands."""
     _, name, *_ = step.op.split(".")
-    if not has_demands(step.op) and not divides(step.op) and name != "masked_scatter" and step.op != _FAILURES:
+    special = step.op in _OF_FLOATS or step.op == _FAILURES or name == "masked_scatter"
+    if not special and not has_demands(step.op) and not divides(step.op):
         return
     args = _bound(step)
+    if step.op in _OF_FLOATS:
+        yield from _of_floats(step, args)
+        return
     if name == "masked_scatter":
         yield from _of_mask(step, *args)
         return
@@ -217,12 +242,19 @@ def demands(step: TensorOp) -> Iterator[Demand]:
         yield Demand(args[1], 1, _shape(args[0])[-2], "RuntimeError", f"an exchange of {name}() is not of a row of the matrix")
     elif step.op == _FAILURES:
         why = _OF_MATRICES.get(args[1].removeprefix("torch."), "the input matrix is singular")
-        kind = "RuntimeError" if "lu_factor" in args[1] else torch.linalg.LinAlgError.__name__
+        kind = "RuntimeError" if "lu_factor" in args[1] else _LIN_ALG_ERROR
         yield Demand(args[0], 0, 0, kind, f"{args[1]}: {why}")
     elif isinstance(divisor := args[1], Value):
         made = step.outputs[0]
         if made is not None and made.type.dtype in _INTEGERS and made.type.numel:  # type: ignore[union-attr]  # a tensor
             yield Demand(divisor, None, None, "RuntimeError", "ZeroDivisionError: an element of the divisor is zero")
+
+
+def _of_floats(step: TensorOp, args: tuple[Any, ...]) -> Iterator[Demand]:
+    for k, question, kind, message in _OF_FLOATS[step.op]:
+        of_eigenvalues = "pinv" in step.op and args[3]  # of a Hermitian matrix: they are not refused
+        if isinstance(x := args[k], Value) and x.type.numel and not x.type.is_complex and not of_eigenvalues:  # type: ignore[union-attr]
+            yield Demand(x, 0, 0, kind, message, question=question)
 
 
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")

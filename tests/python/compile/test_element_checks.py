@@ -94,7 +94,7 @@ def same(net, model, *inputs):
         assert caught.value.kind == type(error).__name__
         assert "test_element_checks.py" in str(caught.value)
         return type(error)
-    torch.testing.assert_close(net(*inputs), expected)
+    torch.testing.assert_close(net(*inputs), expected, equal_nan=True)
     return None
 
 
@@ -143,14 +143,26 @@ class Factorised(torch.nn.Module):
             return torch.linalg.cholesky(a)
         if which == 4:
             return torch.linalg.lu_factor(a)[0]
+        if which == 5:
+            return torch.linalg.svdvals(a)
+        if which == 6:
+            return F.binary_cross_entropy(a, a.abs().clamp(max=1))
         return torch.linalg.inv_ex(a).info.to(a.dtype)
 
 
-def test_matrices_that_have_no_factors(tmp_path):
+def test_matrices_that_have_no_factors_and_floats_out_of_range(tmp_path):
     net = compiled(Factorised(), (torch.tensor(0), torch.eye(3)), tmp_path)
-    matrices = [torch.eye(3), -torch.eye(3), torch.ones(3, 3), torch.zeros(3, 3), torch.eye(3).flip(0), torch.eye(3) + 1]
-    raised = {which: [same(net, Factorised(), torch.tensor(which), a) for a in matrices] for which in range(6)}
-    assert {which: len(matrices) - found.count(None) for which, found in raised.items()} == {0: 2, 1: 2, 2: 4, 3: 4, 4: 2, 5: 0}
+    matrices = [
+        torch.eye(3),
+        -torch.eye(3),
+        torch.ones(3, 3),
+        torch.zeros(3, 3),
+        torch.eye(3).flip(0),
+        torch.eye(3) + 1,
+        torch.eye(3) / torch.eye(3),
+    ]
+    raised = {which: [same(net, Factorised(), torch.tensor(which), a) for a in matrices] for which in range(8)}
+    assert {which: len(matrices) - found.count(None) for which, found in raised.items()} == {0: 2, 1: 2, 2: 5, 3: 5, 4: 2, 5: 1, 6: 3, 7: 0}
 
 
 class Stateful(torch.nn.Module):
