@@ -136,6 +136,8 @@ REFUSED = {
         "gather() raises RuntimeError",
     ),
     "a singular matrix": ("try:\n    y = torch.linalg.inv(x @ x.t())\nexcept RuntimeError:\n    y = x", "linalg_inv() raises _LinAlgError"),
+    "no factors": ("try:\n    y = torch.cholesky(x @ x.t())\nexcept RuntimeError:\n    y = x", "cholesky() raises _LinAlgError"),
+    "a power": ("try:\n    y = x.long() ** int(x[0, 0])\nexcept RuntimeError:\n    y = x", "raises RuntimeError"),
     "classes": ("try:\n    y = F.one_hot(x.long(), 4)\nexcept RuntimeError:\n    y = x", "one_hot() raises RuntimeError"),
     "a probability": ("try:\n    y = F.binary_cross_entropy(x, x)\nexcept RuntimeError:\n    y = x", "raises RuntimeError"),
     "a finally that returns": ("try:\n    y = table(x.long())\nfinally:\n    return x", "embedding() raises IndexError"),

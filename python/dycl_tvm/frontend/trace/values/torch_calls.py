@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
 from dycl_tvm.frontend.trace.values.aten_functions import call_by_function
 from dycl_tvm.frontend.trace.values.blame import judge
-from dycl_tvm.frontend.trace.values.data_errors import called
+from dycl_tvm.frontend.trace.values.data_errors import called, refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, has_rule, takes_grown, with_known
@@ -320,6 +320,7 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
 
 def _cholesky(input: torch.Tensor, upper: bool = False) -> torch.Tensor:
     """Stand for ``torch.cholesky``, which says only by an error that it failed: that of ``torch.linalg`` says it by a number."""
+    refuse_if_caught(torch.cholesky, (input, upper), {})
     with current().functions:
         return torch.linalg.cholesky(input, upper=upper)
 
@@ -331,6 +332,7 @@ def _one_hot(t: torch.Tensor, num_classes: Any = -1) -> Any:
         return composed(one_hot_of_classes)(None, t, num_classes)
     if num_classes < 1 or t.dtype != torch.int64:
         return NotImplemented
+    refuse_if_caught(torch.nn.functional.one_hot, (t, num_classes), {})
     return torch.nn.functional.one_hot(within(t, 0, num_classes - 1, f"class values must be 0 to {num_classes - 1}"), num_classes)
 
 
