@@ -43,7 +43,7 @@ from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
-from dycl_tvm.frontend.trace.values.result_types import RESULTS, result_of
+from dycl_tvm.frontend.trace.values.result_types import DECIDES, RESULTS, result_of, scalar_dtype
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import (
@@ -501,26 +501,6 @@ def within(x: torch.Tensor, low: int, high: int, message: str) -> torch.Tensor:
     return made
 
 
-_DECIDES = "an operand that decides the type of a tensor"
-
-
-def _scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
-    """Return the dtype in which a number takes part in an operation with tensors (PyTorch's promotion of wrapped numbers)."""
-    kind = scalars._kind(scalars.operand_of(x))
-    own = {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
-    rank = {"bool": 0, "int": 1, "float": 2}
-    for t in tensors:
-        if t.dtype.is_complex:  # a real number stays one
-            return t.dtype.to_real()
-        theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
-        if rank[theirs] >= rank[kind]:
-            if not t.dim() and t.dtype not in (torch.float32, torch.float64):  # else a tensor of rank 0 counts no more than a number
-                scalars.refuse_mixed(scalars.mixed_of(x), _DECIDES)
-            return t.dtype
-    scalars.refuse_mixed(scalars.mixed_of(x), _DECIDES)
-    return own
-
-
 #: Types of arguments that are tensors.
 _TENSORS = ("Tensor", "Optional[Tensor]")
 
@@ -538,7 +518,7 @@ def _lower_scalars(
     replaced = {}
     for key, value in bound.items():
         if scalars.is_symbolic(value) and declared[key] in (*_TENSORS, "number", "Optional[number]"):
-            replaced[key] = to_tensor(value, _scalar_dtype(value, tensors))
+            replaced[key] = to_tensor(value, scalar_dtype(value, tensors))
             if (
                 func is aten.pow.Tensor_Scalar and key == "exponent" and not replaced[key].dtype.is_floating_point
             ):  # a tensor of them may hold any
@@ -561,7 +541,7 @@ def _lower_scalars(
             continue
         if all(types[k] in _TENSORS for k in replaced):
             others = {
-                k: (to_tensor(v, _scalar_dtype(v, tensors)) if types[k] in _TENSORS and isinstance(v, (int, float)) else v)
+                k: (to_tensor(v, scalar_dtype(v, tensors)) if types[k] in _TENSORS and isinstance(v, (int, float)) else v)
                 for k, v in bound.items()
             }
             return (twin, *_positional(twin, {**others, **replaced}))
@@ -580,7 +560,7 @@ def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
     kind = scalars._kind(scalars.operand_of(value))
     default = like.dtype if like is not None else {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
     if like is None and not bound.get("dtype"):
-        scalars.refuse_mixed(scalars.mixed_of(value), _DECIDES)
+        scalars.refuse_mixed(scalars.mixed_of(value), DECIDES)
     filled = to_tensor(value, bound.get("dtype") or default)
     return aten.clone.default, (dispatch(aten.expand.default, (filled, list(shape)), {}),), {}
 

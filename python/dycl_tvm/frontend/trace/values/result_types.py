@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.trace.bounded import Bounded
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import map_leaves, map_tensors, opname, tensors_of
 
 aten = torch.ops.aten
@@ -216,3 +217,24 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
 }
+
+
+#: What a number of several types is refused as.
+DECIDES = "an operand that decides the type of a tensor"
+
+
+def scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
+    """Return the dtype in which a number takes part in an operation with tensors (PyTorch's promotion of wrapped numbers)."""
+    kind = scalars._kind(scalars.operand_of(x))
+    own = {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    rank = {"bool": 0, "int": 1, "float": 2}
+    for t in tensors:
+        if t.dtype.is_complex:  # a real number stays one
+            return t.dtype.to_real()
+        theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
+        if rank[theirs] >= rank[kind]:
+            if not t.dim() and t.dtype not in (torch.float32, torch.float64):  # else a tensor of rank 0 counts no more than a number
+                scalars.refuse_mixed(scalars.mixed_of(x), DECIDES)
+            return t.dtype
+    scalars.refuse_mixed(scalars.mixed_of(x), DECIDES)
+    return own
