@@ -53,7 +53,11 @@ class ElementBounds(ElementRanges):
         maker = self.makers.get(value)
         if isinstance(maker, HostOp) and maker.op == "to_tensor":
             self._numbers = self._numbers or Ranges(self._graph)
-            return self._numbers.of(maker.args[0])
+            number = self._numbers.of(maker.args[0])
+            if number is None:
+                return None
+            found = Range(max(number.low, -(2**63)), min(number.high, 2**63 - 1))  # ints of a network are those of int64
+            return found if fits(found, value) else None
         if isinstance(maker, TensorOp) and maker.op in _SUMS:
             return _summed(maker, value, of)
         if (
