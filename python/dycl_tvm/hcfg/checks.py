@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What operators ask of the elements of their integer operands: places that there are, and divisors that are not zero.
+"""What operators ask of the elements of their operands: places that there are, divisors that are not zero, floats within a range.
 
 Where eager PyTorch raises an error an artefact does too: the pass ``element_checks`` puts the host operation ``check`` behind the question
 whether an element is not as it must be. The questions are PyTorch operators of the namespace ``dycl_check``. Kernels that read or write at
-places of a tensor are made for the operators of :data:`PLACES` only, so none of them is without its demand.
+places of a tensor are made for operators with demands only (:func:`has_demands`), so none of them goes unasked.
 """
 
 from __future__ import annotations

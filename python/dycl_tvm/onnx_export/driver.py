@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import ArtifactError, InputError, RunError, UsageError
-from dycl_tvm.hcfg.hostops import evaluate
+from dycl_tvm.hcfg.hostops import error_of, evaluate
 from dycl_tvm.hcfg.sizes import InputSize, SizedDim, measure
 from dycl_tvm.hcfg.types import ScalarType
 from dycl_tvm.runtime.params import read_params
@@ -151,8 +151,8 @@ class SplitModel:
             print(step["text"].format(*args), end="")
             frame[step["result"]] = 0
         elif step["host"] == "check":
-            kind, _, message = step["text"].partition(": ")
             if args[0]:
+                kind, message = error_of(step["text"])
                 raise RunError.of(message, kind)
             frame[step["result"]] = 0
         elif step["host"] == "clock":

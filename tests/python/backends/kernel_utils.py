@@ -22,6 +22,7 @@ SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 AVX512 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
+BF16 = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})
 
 
 def needs(target: Any) -> Any:

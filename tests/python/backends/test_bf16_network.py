@@ -6,12 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from kernel_utils import BF16, needs
 from torch import Tensor, nn
 
 import dycl_tvm
-from dycl_tvm.runtime.trailer import cpu_flags
 
 
 class EarlyExit(nn.Module):
@@ -47,9 +46,9 @@ def run(target: Any, tmp_path: Path) -> tuple[float, bool]:
     return max(errors), "dycl_conv2d_bf16_" in artefact.source()
 
 
-@pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this CPU has no AVX512-BF16")
+@needs(BF16)
 def test_rounded_factors(tmp_path: Path) -> None:
-    error, rounded = run({"kind": "llvm", "mcpu": "cooperlake"}, tmp_path)
+    error, rounded = run(BF16, tmp_path)
     assert rounded and 1e-5 < error < 2e-2
 
 

@@ -11,7 +11,7 @@ import tvm
 from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX512, needs
+from kernel_utils import AVX512, BF16, needs
 
 from dycl_tvm.backends.tir_cpu.database import Choice, key_of
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, bf16_dense
@@ -21,10 +21,9 @@ from dycl_tvm.backends.tir_cpu.words.dot_convolution import DotPlan
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})
-MACHINE = machine_of(TARGET)
-CPU = needs(TARGET)
-CHECKER = Checker(bf16_dense.FAMILY, bf16_conv.FAMILY, TARGET)
+MACHINE = machine_of(BF16)
+CPU = needs(BF16)
+CHECKER = Checker(bf16_dense.FAMILY, bf16_conv.FAMILY, BF16)
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def test_only_who_asks_gets_it(work: Any, tmp_path: Any) -> None:
     assert not family.plans(work, MACHINE)
     assert not family.plans(typed(work), machine_of(AVX512))
     for accuracy, bf16 in (("strict", False), ("default", False), ("bf16", True)):
-        selector = Selector(MACHINE, KernelOptions(accuracy=accuracy, database=str(tmp_path / "none.json")), TARGET)
+        selector = Selector(MACHINE, KernelOptions(accuracy=accuracy, database=str(tmp_path / "none.json")), BF16)
         chosen = selector.product(work) if isinstance(work, Dense) else selector.convolution(work)
         assert chosen is not None and (chosen.name == "bf16") == bf16
     # a measured choice holds for CPUs with the instructions only

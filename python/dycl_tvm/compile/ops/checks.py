@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Questions whether an element of a tensor of integers is as no element may be."""
+"""Questions whether an element of a tensor of integers is as no element may be: those that are asked most, in one kernel.
+
+The others of :mod:`dycl_tvm.hcfg.checks` are made of PyTorch's operators.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,9 @@ def _outside(ctx: OpContext, x: Any, low: int, high: int, spared: int | None = N
 
 @converter(HAS_ZERO)
 def _has_zero(ctx: OpContext, x: Any) -> Any:
-    dtype = ctx.dtype(x)
-    return _any(ctx, ctx.cast(x, "int8") if dtype == "bool" else x, lambda e: e.equal(tirx.const(0, "int8" if dtype == "bool" else dtype)))
+    if ctx.dtype(x) == "bool":
+        x = ctx.cast(x, "int8")
+    return _any(ctx, x, lambda e: e.equal(tirx.const(0, ctx.dtype(x))))
 
 
 converter(WITHIN)(lambda ctx, x, low, high, message: x)
