@@ -54,8 +54,8 @@ test-python:  ## The tests in which versions of Python may differ, with another 
 	$(MAKE) --no-print-directory VENV=$(PYTHON_VENV) setup
 	$(PYTHON_VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(PYTHON_ROOMS:%=tests/python/%) tests/python/test_cli.py $(PYTEST_ARGS)
 
-# NUMPY is that of constraints.txt if it is not said. PyPI's builds of PyTorch bring CUDA libraries of their own (5 GB), with whose versions
-# those of the extra `cuda` do not agree.
+# NUMPY is that of constraints.txt if it is not said; with another one ml_dtypes is the newest that takes it. PyPI's builds of PyTorch bring CUDA
+# libraries of their own (5 GB), with whose versions those of the extra `cuda` do not agree.
 TORCH ?= 2.10
 NUMPY ?=
 TORCH_NAME = torch$(TORCH)$(NUMPY:%=-numpy%)
@@ -63,11 +63,11 @@ TORCH_VENV ?= .venv-$(TORCH_NAME)
 TORCH_CONSTRAINTS = build/constraints-$(TORCH_NAME).txt
 # What asks PyTorch what it is made of, runs its operators or reads its programs.
 TORCH_TESTS = $(addprefix tests/python/,frontend_exported frontend_onnx hcfg passes compile onnx_export runtime) \
-    $(wildcard tests/python/frontend/test_constructs_*.py) $(addprefix tests/python/frontend/test_,branches.py arrays.py random.py)
+    $(wildcard tests/python/frontend/test_constructs_*.py) $(addprefix tests/python/frontend/test_,branches.py arrays.py random.py torch_operators.py)
 
 test-torch:  ## The tests in which versions of PyTorch and NumPy may differ, with others: `make test-torch TORCH=2.10 NUMPY=1.26`
 	mkdir -p build
-	{ grep -vE '^(torch|setuptools|nvidia-.*$(NUMPY:%=|numpy))==' constraints.txt; echo 'setuptools>=77'; echo 'torch==$(TORCH).*'; $(NUMPY:%=echo 'numpy==%.*';) } >$(TORCH_CONSTRAINTS).new
+	{ grep -vE '^(torch|setuptools|nvidia-.*$(NUMPY:%=|numpy|ml_dtypes))==' constraints.txt; echo 'setuptools>=77'; echo 'torch==$(TORCH).*'; $(NUMPY:%=echo 'numpy==%.*';) } >$(TORCH_CONSTRAINTS).new
 	cmp -s $(TORCH_CONSTRAINTS).new $(TORCH_CONSTRAINTS) || cp $(TORCH_CONSTRAINTS).new $(TORCH_CONSTRAINTS)
 	$(MAKE) --no-print-directory VENV=$(TORCH_VENV) CONSTRAINTS=$(TORCH_CONSTRAINTS) EXTRAS=dev,rpc,cross,serve setup
 	$(TORCH_VENV)/bin/python -c 'import numpy, sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__, "NumPy", numpy.__version__)'

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.scan import _fake_scan
 from torch.utils import _pytree as pytree
+
+#: Whether ``scan`` along another dimension than the first stacks along it what the steps give: PyTorch 2.13 does, earlier ones do not.
+_STACKS_ALONG = _fake_scan(lambda c, x: (c, x), torch.zeros(2), torch.zeros(2, 3), 1)[1].shape == (2, 3)
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def scan(combine_fn: Callable[..., Any], init: Any, xs: Any, *, dim: int = 0, re
         outs.append(out)
     if reverse:
         outs.reverse()
-    return carry, pytree.tree_map(lambda s: s.movedim(0, dim) if dim < s.dim() else s, _stacked(outs))
+    return carry, pytree.tree_map(lambda s: s.movedim(0, dim) if _STACKS_ALONG and dim < s.dim() else s, _stacked(outs))
 
 
 def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
