@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The same network on a real Ray Serve: replicas, one that dies, an update."""
+"""The same network on a real Ray Serve: replicas, one that dies, an update, autoscaling, several applications, the command."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -36,19 +38,36 @@ from dycl_tvm.serve import ray_cluster
 
 ray_cluster.start(None, "127.0.0.1", int(sys.argv[3]), int(sys.argv[4]), num_cpus=2, log_to_driver=False, logging_level="error")
 
+OPTIONS = {"ray_actor_options": {"num_cpus": 0.4}, "health_check_period_s": 1}
+
 def deploy(settings=None):
-    options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}, "health_check_period_s": 1}
-    serve.run(dycl_tvm.serve.deployment(sys.argv[1], sys.argv[2], settings=settings, sticky=True, **options), name="net")
+    made = dycl_tvm.serve.deployment(sys.argv[1], sys.argv[2], settings=settings, sticky=True, num_replicas=2, **OPTIONS)
+    serve.run(made, name="net")
+
+def deploy_another():
+    scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 1, "upscale_delay_s": 0.5, "metrics_interval_s": 0.2}
+    made = dycl_tvm.serve.deployment(sys.argv[1], sys.argv[2], autoscaling_config=scaling, **OPTIONS)
+    serve.run(made, name="another", route_prefix="/another")
+
+def replicas(name):
+    return sum(sum(d.replica_states.values()) for d in serve.status().applications[name].deployments.values())
 
 deploy()
 print("ready", flush=True)
 for line in sys.stdin:
-    if line.strip() == "kill":
+    word, answer = line.strip(), "done"
+    if word == "kill":
         actor = next(a for a in ray.util.list_named_actors(all_namespaces=True) if "SERVE_REPLICA" in a["name"])
         ray.kill(ray.get_actor(**actor), no_restart=True)
-    elif line.strip() == "update":
+    elif word == "update":
         deploy(dycl_tvm.serve.Settings(sessions=1, queue=3, threads=1))
-    print("done", flush=True)
+    elif word == "another":
+        deploy_another()
+    elif word == "replicas":
+        answer = str(replicas("another"))
+    elif word == "end another":
+        serve.delete("another")
+    print("answer", answer, flush=True)
 serve.shutdown()
 ray.shutdown()
 """
@@ -73,16 +92,16 @@ def cluster(files: tuple[str, str]) -> Any:
         process.send_signal(signal.SIGKILL)
 
 
-def tell(cluster: Any, word: str) -> None:
+def tell(cluster: Any, word: str) -> str:
     cluster.stdin.write(f"{word}\n")
     cluster.stdin.flush()
-    assert "done\n" in iter(cluster.stdout.readline, "")
+    return next(line.split()[1] for line in iter(cluster.stdout.readline, "") if line.startswith("answer "))
 
 
-def request(x: np.ndarray[Any, Any], **parameters: Any) -> bytes:
+def request(x: np.ndarray[Any, Any], steps: int = 2, **parameters: Any) -> bytes:
     values = [
         ("x", "FP32", x),
-        ("steps", "INT64", np.array(2)),
+        ("steps", "INT64", np.array(steps)),
         ("mixed['half']", "FP16", np.ones(2)),
         ("mixed['brain']", "BF16", np.ones(2)),
     ]
@@ -91,8 +110,8 @@ def request(x: np.ndarray[Any, Any], **parameters: Any) -> bytes:
     return json.dumps({"inputs": inputs, "parameters": parameters}).encode()
 
 
-def post(body: bytes, **headers: str) -> dict[str, Any]:
-    address = f"http://127.0.0.1:{HTTP}/v2/models/net/infer"
+def post(body: bytes, route: str = "", port: int = HTTP, **headers: str) -> dict[str, Any]:
+    address = f"http://127.0.0.1:{port}{route}/v2/models/net/infer"
     with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60) as answer:
         return json.loads(answer.read())
 
@@ -108,20 +127,111 @@ def post_until_answered(body: bytes) -> tuple[dict[str, Any], int]:
     raise AssertionError("no answer")
 
 
-def test_answers_are_right_while_replicas_die_and_are_replaced(cluster: Any, files: tuple[str, str]) -> None:
-    local = dycl_tvm.load(*files)
-    rng = np.random.default_rng(0)
-    for k in range(60):
-        if k == 20:
-            tell(cluster, "kill")
-        if k == 40:
-            tell(cluster, "update")
-        x = rng.normal(size=(k % 8 + 1, 4)).astype(np.float32)
-        answer, _ = post_until_answered(request(x))
-        local.reset_state()
-        site, leaves = local.run_leaves([x, np.array(2), np.ones(2, np.float16), np.full(2, 0x3F80, np.uint16), np.array([True])])
+class Expected:
+    """What the network gives in this process."""
+
+    def __init__(self, files: tuple[str, str]) -> None:
+        self.local = dycl_tvm.load(*files)
+        self.draw = np.random.default_rng(0)
+
+    def inputs(self, k: int) -> np.ndarray[Any, Any]:
+        return self.draw.normal(size=(k % 8 + 1, 4)).astype(np.float32)
+
+    def check(self, answer: dict[str, Any], x: np.ndarray[Any, Any], steps: int = 2) -> None:
+        self.local.reset_state()
+        others = [np.ones(2, np.float16), np.full(2, 0x3F80, np.uint16), np.array([True])]
+        site, leaves = self.local.run_leaves([x, np.array(steps), *others])
         assert answer["parameters"]["return_site"] == site
         assert np.array(answer["outputs"][0]["data"], np.float32).tolist() == leaves[0].reshape(-1).tolist()
+
+
+@pytest.fixture
+def expected(files: tuple[str, str]) -> Expected:
+    return Expected(files)
+
+
+def test_answers_are_right_while_replicas_die_and_are_replaced(cluster: Any, expected: Expected) -> None:
+    for k in range(40):
+        if k == 20:
+            tell(cluster, "kill")
+        x = expected.inputs(k)
+        answer, _ = post_until_answered(request(x))
+        expected.check(answer, x)
+
+
+def test_an_update_has_no_gap(cluster: Any, expected: Expected) -> None:
+    """Requests go on while replicas are replaced, and none is asked again."""
+    for _ in range(100):  # the replica that was killed is back
+        post_until_answered(request(expected.inputs(1)))
+    with ThreadPoolExecutor(1) as beside:
+        update, asked = beside.submit(tell, cluster, "update"), 0
+        while not update.done() or asked < 20:
+            x = expected.inputs(asked)
+            expected.check(post(request(x)), x)
+            asked += 1
+        update.result()
+
+
+def test_another_application_grows_with_its_load(cluster: Any, expected: Expected) -> None:
+    tell(cluster, "another")
+    assert tell(cluster, "replicas") == "1"
+    ended, asked = threading.Event(), []
+
+    def load(k: int) -> None:
+        x = expected.inputs(k)
+        while not ended.is_set():
+            asked.append((x, post(request(x, 2000), "/another")))
+
+    with ThreadPoolExecutor(4) as users:
+        loads = [users.submit(load, k) for k in range(4)]
+        try:
+            deadline = time.monotonic() + 120
+            while tell(cluster, "replicas") == "1" and time.monotonic() < deadline:
+                x = expected.inputs(0)
+                expected.check(post(request(x)), x)  # the first application goes on
+        finally:
+            grown = tell(cluster, "replicas")
+            ended.set()
+        for one in loads:
+            one.result()
+    assert grown == "2"
+    for x, answer in asked[:: len(asked) // 8]:
+        expected.check(answer, x, 2000)
+    tell(cluster, "end another")
+
+
+def test_an_answer_over_grpc(cluster: Any, expected: Expected) -> None:
+    triton = importlib.import_module("tritonclient.grpc")
+    client, x = triton.InferenceServerClient(f"127.0.0.1:{GRPC}"), np.ones((3, 4), np.float32)
+    given = []
+    for name, kind, value in (
+        ("x", "FP32", x),
+        ("steps", "INT64", np.array(2)),
+        ("mixed['half']", "FP16", np.ones(2, np.float16)),
+        ("mixed['brain']", "BF16", np.ones(2, np.float32)),
+        ("mixed['flag']", "BOOL", np.array([True])),
+    ):
+        given.append(triton.InferInput(name, list(value.shape), kind))
+        given[-1].set_data_from_numpy(value)
+    answer = client.infer("net", given, headers={"application": "net"})
+    first = answer.get_response().outputs[0].name
+    body = {"parameters": {"return_site": answer.get_response().parameters["return_site"].int64_param}}
+    expected.check(body | {"outputs": [{"data": answer.as_numpy(first).reshape(-1).tolist()}]}, x)
+
+
+def test_the_command(files: tuple[str, str], expected: Expected) -> None:
+    """``dycl-tvm serve --ray`` on a cluster of its own: it answers, and ends with 0 when it is told to."""
+    ports = ["--http-port", str(HTTP + 2), "--grpc-port", str(GRPC + 2)]
+    command = [sys.executable, "-m", "dycl_tvm.cli", "serve", *files, "--ray", "--cpus", "0.4", "--max-replicas", "2", *ports]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    assert process.stdout is not None
+    assert "serving on Ray" in next(iter(process.stdout.readline, ""))
+    for k in range(10):
+        x = expected.inputs(k)
+        expected.check(post(request(x), port=HTTP + 2), x)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
 
 
 def test_errors_are_those_of_the_protocol(cluster: Any) -> None:
