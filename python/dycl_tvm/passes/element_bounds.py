@@ -92,13 +92,11 @@ class ElementBounds(ElementRanges):
             if not isinstance(x, Value):
                 return self._at_once(x)
             if x not in found:
-                found[x] = bounds = None
-                if len(found) <= _NEAR and x not in self.incoming:
+                found[x] = None
+                bounds = self._learned.get(x)
+                if bounds is None and len(found) <= _NEAR and x not in self.incoming:
                     bounds = self._number(x, block) if x in self._of_numbers else self._from(x, of)
-                if bounds is None and (anywhere := self.of(x)):
-                    bounds = Range(*anywhere)
-                learned = self._learned.get(x)
-                found[x] = learned if bounds is None else bounds if learned is None else bounds.meet(learned)
+                found[x] = Range(*anywhere) if bounds is None and (anywhere := self.of(x)) else bounds
             return found[x]
 
         return of(value)

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import dycl_tvm
+from dycl_tvm import zoo
+from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.nodes import HostOp, TensorOp, Value
 from dycl_tvm.hcfg.ranges import Range
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import BOOL, TensorType
 from dycl_tvm.passes.element_bounds import _summed
+from dycl_tvm.passes.element_checks import element_checks, missing_checks
+from dycl_tvm.passes.scopes import Scopes
 
 W = torch.randn(10, 4)
 IDS = torch.zeros(3, dtype=torch.long)
@@ -104,10 +110,91 @@ def test_what_a_trip_has_not_checked_the_next_does_not_know():
     assert len(checks(model, torch.ones(1), torch.tensor(3))) == 2
 
 
+class Counted(torch.nn.Module):
+    """Looks a row up at a place that it counts: beside what its loop compares, or in a branch."""
+
+    def __init__(self, how: str, last: int) -> None:
+        super().__init__()
+        self.how, self.last = how, last
+
+    def forward(self, x, stop):
+        at, total = 3, torch.zeros(4)
+        for trip in range(self.last):
+            if self.how == "beside":
+                total = total + F.embedding(torch.arange(at, at + 1), W)[0]
+            elif self.how == "branch":
+                if trip < self.last - 2:
+                    total = total + F.embedding(torch.tensor(trip + 2), W)
+            at = at + 1
+            if (total + x).sum() > stop:
+                break
+        return total
+
+
+COUNTED = {("beside", 7): 0, ("beside", 8): 1, ("branch", 10): 0, ("branch", 11): 1}
+
+
+@pytest.mark.parametrize("how, last", COUNTED)
+def test_a_number_is_bounded_where_it_is_looked_at(how, last):
+    assert len(checks(Counted(how, last), torch.ones(4), torch.tensor(1e9))) == COUNTED[how, last]
+
+
+def test_a_number_of_the_trip_before_is_not_the_one_that_is_compared():
+    def model(n, x):
+        kept, total = torch.zeros((), dtype=torch.long), torch.zeros(4)
+        while n > 0:
+            if n < 10:
+                total = total + F.embedding(kept, W) + F.embedding(torch.full((), n), W)
+            kept = torch.full((), n)
+            n = n - 1
+        return total
+
+    assert len(checks(lambda n, x: model(n.item(), x), torch.tensor(5), torch.ones(4))) == 1
+
+
+def test_a_decoder_does_not_check_its_own_places():
+    entry = zoo.load("gpt_greedy")
+    assert [text.rpartition("is ")[2] for text in checks(entry.model, *entry.example_inputs)] == ["0 to 255"]  # those of the prompt
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_many_checks_cost_what_they_are_many(nested):
+    def seconds(count):
+        graph = GraphBuilder("many", {"i": tensor(3, dtype="int64"), "c": BOOL})
+        at, end, value, rows = graph.entry, graph.block("end"), graph.params[0], constant(W)
+        for k in range(count):
+            value = graph.op(at, "aten.add.Tensor", value, 1)
+            graph.op(at, "aten.embedding.default", rows, value)
+            if nested:
+                following = graph.block(str(k))
+                graph.branch(at, graph.params[1], following, end)
+                at = following
+        graph.leave(at, graph.params[0])
+        if nested:
+            graph.leave(end, graph.params[0])
+        began = time.process_time()
+        assert missing_checks(graph.graph) == count
+        return time.process_time() - began
+
+    assert min(seconds(800) for _ in range(3)) < 9 * min(seconds(200) for _ in range(3))
+
+
+def test_what_was_learned_in_a_scope_is_forgotten_with_it():
+    scopes, table = Scopes(), {}
+    outer = scopes.enter()
+    scopes.learn(table, "a", 1)
+    inner = scopes.enter()
+    scopes.conclude(table, "of a", 1)
+    scopes.learn(table, "a", 2)
+    scopes.conclude(table, "of both", 2)
+    scopes.leave(inner)
+    assert table == {"a": 1, "of a": 1}
+    scopes.leave(outer)
+    assert table == {}
+
+
 def test_a_second_run_of_the_passes_puts_none():
     graph = dycl_tvm.stage(lambda ids: F.embedding(ids, W) + 1 // ids[:, None], (IDS,), passes=False)
-    from dycl_tvm.passes.element_checks import element_checks, missing_checks
-
     assert missing_checks(graph) == 2
     assert element_checks(graph) == 2
     assert missing_checks(graph) == element_checks(graph) == 0
