@@ -100,6 +100,14 @@ def follows_from(question: Question, low: float, high: float) -> bool:
     return bool(question[0] == HAS_ZERO and (low > 0 or high < 0))
 
 
+def answered_by(question: Question) -> int | None:
+    """Return an element of which a whole tensor may be for the answer to be no; None if there is none, or for floats, which do no harm."""
+    if question[0] == OUTSIDE:
+        low, high = question[1:3]
+        return min(max(low, 0), high) if low <= high else None
+    return {HAS_ZERO: 1, MORE: 0, FALLS: 0}.get(question[0])
+
+
 def _outside_of(low: int, high: int, spared: int | None = None) -> Question:
     return OUTSIDE, low, high, spared
 
