@@ -303,13 +303,22 @@ def _remote_errors(where: str) -> Iterator[None]:
         raise RemoteError(f"{where}: {_words(str(error))}") from error
 
 
+#: The user's line in an error of the network. TVM's stacks, of C++ and Python, have a comma behind the number.
+_USERS_LINE = re.compile(r'  File ".*", line \d+(?! *,)')
+
+
 def _words(text: str) -> str:
-    """Return what the other side said, without the two stacks of C++ around it."""
+    """Return what the other side said, with the user's line and without the two stacks of C++ around it."""
     said = text.rpartition("Error caught from RPC call:")[2].strip()
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("  File ", "    ", "Traceback", "  ["))]
+    lines, where = [], []
+    for line in said.splitlines():
+        if _USERS_LINE.match(line) or (where and line.startswith("    ") and len(where) < 2):
+            where.append(line)
+        elif line.strip() and not line.startswith(("  File ", "    ", "Traceback", "  [")):
+            lines.append(line)
     words = re.sub(r"Check failed: .*? is (true|false): ", "", " ".join(line.strip() for line in lines) or said)
     if "cannot find server that matches key" in words:
         return "the server has another key"
     if any(sign in words for sign in ("Channel closes", "SockChannel", "kShutdown")):
         return f"the connection is lost: the server ended the session ({words})"
-    return words
+    return "\n".join([words, *where])

@@ -70,26 +70,46 @@ _library.impl("within", _within_bounds, "CPU")
 _library.impl("within", lambda x, low, high, message: torch.empty_like(x), "Meta")
 
 
-class Demand(NamedTuple):
-    """What an operator asks of a tensor, and what eager raises where it is not so.
+#: What is asked of a tensor: an operator of this module and its other arguments. The answer must be no.
+Question = tuple[Any, ...]
 
-    ``low`` and ``high`` are the least and the largest element; None for both where no element may be zero. ``spared`` is one that is fine
-    wherever it lies. ``question`` is what bounds of the elements do not answer, an operator of this module and its other arguments.
-    """
+
+class Demand(NamedTuple):
+    """What an operator asks of a tensor, and what eager raises where the answer is yes."""
 
     value: Value
-    low: int | None
-    high: int | None
+    question: Question
     kind: str
     message: str
-    spared: int | None = None
-    question: tuple[Any, ...] | None = None
 
-    def asked(self, of: Value) -> tuple[str, tuple[Any, ...]]:
+    def asked(self, of: Value) -> tuple[Any, ...]:
         """Return the operator that tells whether the demand is not met, and its arguments."""
-        if self.question is not None:
-            return self.question[0], (of, *self.question[1:])
-        return (HAS_ZERO, (of,)) if self.low is None else (OUTSIDE, (of, self.low, self.high, self.spared))
+        return (self.question[0], of, *self.question[1:])
+
+
+#: Questions whose answer hangs neither on the order of the elements nor on how often each stands there.
+OF_ANY_ELEMENT = (OUTSIDE, HAS_ZERO, BEYOND, HAS_NAN)
+#: Those that bounds of the elements answer.
+OF_INTEGERS = (OUTSIDE, HAS_ZERO)
+
+
+def follows_from(question: Question, low: float, high: float) -> bool:
+    """Tell whether the answer is no for all tensors of integers between two bounds."""
+    if question[0] == OUTSIDE:
+        return bool(question[1] <= low and high <= question[2])
+    return bool(question[0] == HAS_ZERO and (low > 0 or high < 0))
+
+
+def answered_by(question: Question) -> int | None:
+    """Return an element of which a whole tensor may be for the answer to be no; None if there is none, or for floats, which do no harm."""
+    if question[0] == OUTSIDE:
+        low, high = question[1:3]
+        return min(max(low, 0), high) if low <= high else None
+    return {HAS_ZERO: 1, MORE: 0, FALLS: 0}.get(question[0])
+
+
+def _outside_of(low: int, high: int, spared: int | None = None) -> Question:
+    return OUTSIDE, low, high, spared
 
 
 _INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -190,7 +210,7 @@ _OF_MATRICES = {"linalg.cholesky": "the input is not positive-definite", "linalg
 
 _LIN_ALG_ERROR = torch.linalg.LinAlgError.__name__
 #: What operators ask of floats: of which operand, by which question, the kind of the error and its message.
-_OF_FLOATS: dict[str, list[tuple[int, tuple[Any, ...], str, str]]] = {
+_OF_FLOATS: dict[str, list[tuple[int, Question, str, str]]] = {
     "aten.binary_cross_entropy.default": [
         (k, (BEYOND, 0.0, 1.0), "RuntimeError", f"all elements of {name} should be between 0 and 1")
         for k, name in enumerate(("input", "target"))
@@ -232,29 +252,31 @@ def demands(step: TensorOp) -> Iterator[Demand]:
         scores, targets, ignored = (args[k] for k in _LOSSES[step.op])
         shape = _shape(scores)
         classes = shape[1] if len(shape) > 1 else shape[0]
-        yield Demand(targets, 0, classes - 1, "IndexError", f"a target is out of bounds of {classes} classes", ignored)
+        yield Demand(targets, _outside_of(0, classes - 1, ignored), "IndexError", f"a target is out of bounds of {classes} classes")
     elif step.op == WITHIN:
-        yield Demand(args[0], args[1], args[2], "RuntimeError", args[3])
+        yield Demand(args[0], _outside_of(args[1], args[2]), "RuntimeError", args[3])
     elif step.op in _TARGETS:
         classes = _shape(args[0])[-1] if _shape(args[0]) else 1
-        yield Demand(args[1], _TARGETS[step.op], classes - 1, "RuntimeError", f"a target is out of range of {classes} classes")
+        least = _TARGETS[step.op]
+        yield Demand(args[1], _outside_of(least, classes - 1), "RuntimeError", f"a target is out of range of {classes} classes")
     elif step.op in _PIVOTS:
-        yield Demand(args[1], 1, _shape(args[0])[-2], "RuntimeError", f"an exchange of {name}() is not of a row of the matrix")
+        rows = _shape(args[0])[-2]
+        yield Demand(args[1], _outside_of(1, rows), "RuntimeError", f"an exchange of {name}() is not of a row of the matrix")
     elif step.op == _FAILURES:
         why = _OF_MATRICES.get(args[1].removeprefix("torch."), "the input matrix is singular")
         kind = "RuntimeError" if "lu_factor" in args[1] else _LIN_ALG_ERROR
-        yield Demand(args[0], 0, 0, kind, f"{args[1]}: {why}")
+        yield Demand(args[0], _outside_of(0, 0), kind, f"{args[1]}: {why}")
     elif isinstance(divisor := args[1], Value):
         made = step.outputs[0]
         if made is not None and made.type.dtype in _INTEGERS and made.type.numel:  # type: ignore[union-attr]  # a tensor
-            yield Demand(divisor, None, None, "RuntimeError", "ZeroDivisionError: an element of the divisor is zero")
+            yield Demand(divisor, (HAS_ZERO,), "RuntimeError", "ZeroDivisionError: an element of the divisor is zero")
 
 
 def _of_floats(step: TensorOp, args: tuple[Any, ...]) -> Iterator[Demand]:
     for k, question, kind, message in _OF_FLOATS[step.op]:
         of_eigenvalues = "pinv" in step.op and args[3]  # of a Hermitian matrix: they are not refused
         if isinstance(x := args[k], Value) and x.type.numel and not x.type.is_complex and not of_eigenvalues:  # type: ignore[union-attr]
-            yield Demand(x, 0, 0, kind, message, question=question)
+            yield Demand(x, question, kind, message)
 
 
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
@@ -265,12 +287,12 @@ def _of_offsets(count: int, offsets: Any, mode: int, with_last: bool) -> Iterato
     if not isinstance(offsets, Value) or not offsets.type.numel:  # type: ignore[union-attr]  # a tensor
         return
     kind, of = "RuntimeError", "of embedding_bag()"
-    yield Demand(offsets, 0, 0, kind, f"offsets[0] {of} is not 0", question=(DIFFERS, 0, 0))
+    yield Demand(offsets, (DIFFERS, 0, 0), kind, f"offsets[0] {of} is not 0")
     if with_last:
-        yield Demand(offsets, 0, 0, kind, f"offsets[-1] {of} is not {count}, the number of indices", question=(DIFFERS, -1, count))
-    yield Demand(offsets, 0, count, kind, f"an offset {of} is out of range, which is 0 to {count}")
+        yield Demand(offsets, (DIFFERS, -1, count), kind, f"offsets[-1] {of} is not {count}, the number of indices")
+    yield Demand(offsets, _outside_of(0, count), kind, f"an offset {of} is out of range, which is 0 to {count}")
     if mode != 2 and _elements((offsets,)) > 1:
-        yield Demand(offsets, 0, 0, kind, f"an offset {of} is less than the one before", question=(FALLS,))
+        yield Demand(offsets, (FALLS,), kind, f"an offset {of} is less than the one before")
 
 
 def _of_mask(step: TensorOp, given: Value, mask: Value, source: Value) -> Iterator[Demand]:
@@ -278,15 +300,14 @@ def _of_mask(step: TensorOp, given: Value, mask: Value, source: Value) -> Iterat
     made, ones, most = (_elements((x,)) for x in (step.outputs[0] or given, mask, source))
     if made and ones > (most := most * ones // made):
         message = "the source of masked_scatter() has less elements than are true in the mask"
-        yield Demand(mask, 0, 0, "RuntimeError", message, question=(MORE, most))
+        yield Demand(mask, (MORE, most), "RuntimeError", message)
 
 
 def _within(index: Any, extent: int, from_end: bool, kind: str, name: str) -> Iterator[Demand]:
     if isinstance(index, Value) and isinstance(index.type, TensorType) and index.type.dtype in _INTEGERS and index.type.numel:
-        asked = f"{-extent if from_end else 0} to {extent - 1}"
-        yield Demand(
-            index, -extent if from_end else 0, extent - 1, kind, f"an index of {name.strip('_')}() is out of range, which is {asked}"
-        )
+        least, most = -extent if from_end else 0, extent - 1
+        message = f"an index of {name.strip('_')}() is out of range, which is {least} to {most}"
+        yield Demand(index, _outside_of(least, most), kind, message)
 
 
 def _bound(step: TensorOp) -> tuple[Any, ...]:

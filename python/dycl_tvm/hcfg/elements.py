@@ -41,7 +41,7 @@ class ElementRanges:
         self.given: dict[Value, tuple[int, int]] = {}
         self.makers: dict[Value, Step] = {}
         self.incoming: dict[Value, tuple[Operand, ...]] = {}
-        self._found: dict[Value, Range] = {}
+        self._found: dict[Value, Range | None] = {}
 
     def of(self, value: Value) -> tuple[int, int] | None:
         """Return the least and the largest element that a tensor may have; None if that is not known."""
@@ -54,20 +54,23 @@ class ElementRanges:
 
     def _solve(self, value: Value) -> None:
         values = self._behind(value)
-        if values is None:
-            return
-        found: dict[Value, Range | None] = dict.fromkeys(values, _NOTHING)
+        found: dict[Value, Range | None] = dict.fromkeys(values or (), _NOTHING)
 
         def of(x: Any) -> Range | None:
             return found[x] if x in found else self._at_once(x)
 
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MOST_ROUNDS if values else 0):
             before = dict(found)
-            for v in values:
+            for v in found:
                 found[v] = self._from(v, of)
             if found == before:
-                self._found.update((v, r) for v, r in found.items() if r)
+                self._conclude(found)
                 return
+        self._conclude({value: None})
+
+    def _conclude(self, found: dict[Value, Range | None]) -> None:
+        """Keep what was found; what is not known may be asked for again."""
+        self._found.update((v, r) for v, r in found.items() if r)
 
     def _behind(self, value: Value) -> list[Value] | None:
         """Return the values that bounds follow from, each after those before it but for loops; None if there are too many."""
@@ -75,7 +78,7 @@ class ElementRanges:
         seen, stack = {value}, [(value, self._sources(value))]
         while stack:
             at, sources = stack[-1]
-            following = next((s for s in sources if s not in seen and self._at_once(s) is None), None)
+            following = next((s for s in sources if s not in seen and s not in self._found and self._at_once(s) is None), None)
             if following is None:
                 order.append(at)
                 stack.pop()

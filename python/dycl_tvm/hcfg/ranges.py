@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Ranges of the host ints and bools of a graph: between which bounds each lies, on all ways that can be gone.
 
-Intervals, found together with the edges that can be taken; below a branch its condition narrows what it compares. They are those
-of Python's ints, which do not overflow: a graph raises where an int leaves int64, but passes may drop an operation that nobody
+Intervals, found together with the edges that can be taken; below a branch its condition narrows what it compares, and what is in lockstep
+with that (:mod:`dycl_tvm.hcfg.lockstep`). They are those of Python's ints, which do not overflow: a graph raises where an int leaves int64, but passes may drop an operation that nobody
 reads, so nothing is concluded from its not having raised. Source: P. Cousot and R. Cousot, "Abstract interpretation", POPL 1977 (intervals,
 widening, narrowing); M. Wegman and F. Zadeck, "Constant propagation with conditional branches", TOPLAS 1991 (edges).
 """
@@ -10,11 +10,12 @@ widening, narrowing); M. Wegman and F. Zadeck, "Constant propagation with condit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dycl_tvm.hcfg.analysis import dominators, predecessors, reverse_postorder
 from dycl_tvm.hcfg.hostops import COMPARISONS, INT64_MAX, INT64_MIN, NOT_PURE
+from dycl_tvm.hcfg.lockstep import lockstep, sums
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Constant, Edge, HostOp, Operand, Switch, Value, operand_type
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType, Type
 
@@ -38,6 +39,10 @@ class Range(NamedTuple):
     def join(self, other: Range) -> Range:
         """Return the smallest range around both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
+
+    def plus(self, number: int) -> Range:
+        """Return the range of numbers that are so much more."""
+        return Range(self.low + number, self.high + number)
 
 
 ALL = Range(-math.inf, math.inf)
@@ -73,6 +78,8 @@ class Ranges:
         self._order = reverse_postorder(graph)
         self._tree = dominators(graph)
         self._makers = {s.output: s for b in self._order for s in b.steps if isinstance(s, HostOp)}
+        self._sums = sums(self._order)
+        self._lockstep = lockstep(graph, self._sums)
         self._incoming = {b: [(s, e) for s, e in into if s in self._tree.depth] for b, into in predecessors(graph).items()}
         self._facts = {id(e): list(self._facts_of(b, e)) for b in self._order for e in b.edges()}
         self._narrowed: dict[Value, list[tuple[Block, Fact]]] = {}
@@ -103,6 +110,9 @@ class Ranges:
             return None
         if known is None or at is None:
             return known
+        if operand in self._sums:
+            base, more = self._sums[operand]
+            known = known.meet((self.of(base, at) or ALL).plus(more))
         for block, fact in self._narrowed.get(operand, ()):
             if self._tree.dominates(block, at):
                 known = known.meet(self._bound(fact, operand))
@@ -130,10 +140,10 @@ class Ranges:
     def _visit(self, block: Block, grown: dict[Value, int] | None) -> bool:
         """Compute a block again; ``grown`` counts by which parameters grow, None on the way down."""
         changed = False
-        if self._incoming[block]:
-            for k, param in enumerate(block.params):
-                if _whole(param):
-                    changed = self._enter(block, k, param, grown) or changed
+        if any(_whole(p) for p in block.params):
+            ways = [self._given(block, source, edge) for source, edge in self._incoming[block] if id(edge) in self._taken]
+            for param, given in zip(block.params, zip(*ways)):
+                changed = self._enter(param, given, grown) or changed
         for step in block.steps:
             for output in step.results():
                 if _whole(output):
@@ -146,12 +156,22 @@ class Ranges:
                 changed = True
         return changed
 
-    def _enter(self, block: Block, k: int, param: Value, grown: dict[Value, int] | None) -> bool:
+    def _given(self, block: Block, source: Block, edge: Edge) -> list[Range | None]:
+        """Return what an edge gives to the parameters of its target."""
+        given = [self._on_edge(a, source, edge) if _whole(p) else None for a, p in zip(edge.args, block.params)]
+        for group in self._lockstep.get(block, ()):
+            common = ALL
+            for k, more in group:
+                common = common.meet((given[k] or ALL).plus(-more))
+            for k, more in group:
+                given[k] = given[k] and common.plus(more)
+        return given
+
+    def _enter(self, param: Value, given: Iterable[Range | None], grown: dict[Value, int] | None) -> bool:
         found: Range | None = None
-        for source, edge in self._incoming[block]:
-            given = self._on_edge(edge.args[k], source, edge) if id(edge) in self._taken else None
-            if given:
-                found = given if found is None else found.join(given)
+        for way in given:
+            if way:
+                found = way if found is None else found.join(way)
         old = self._found.get(param)
         if found is None or found == old:
             return False

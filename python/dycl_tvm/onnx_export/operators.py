@@ -16,11 +16,12 @@ import onnx
 import torch
 
 from dycl_tvm.errors import UnsupportedError, UsageError
+from dycl_tvm.hcfg.checks import NAMESPACE, WITHIN, answered_by, demands
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import SubDNN, TensorOp, map_operands
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.onnx_export.scope import ELEMENT, Scope
-from dycl_tvm.onnx_export.written import WRITTEN
+from dycl_tvm.onnx_export.written import WRITTEN, element_or
 
 #: The version of ONNX's operators that is written: the oldest that has all that is needed (LayerNormalization, ReduceMax with axes).
 OPSET = 18
@@ -82,17 +83,33 @@ def _export(subs: Sequence[SubDNN]) -> dict[SubDNN, onnx.ModelProto]:
 def _add(graph: torch.fx.Graph, sub: SubDNN, params: list[torch.fx.Node]) -> list[torch.fx.Node]:
     """Append the operators of a sub-DNN and return its results."""
     env: dict[Any, torch.fx.Node] = dict(zip(sub.params, params, strict=True))
+    failed: torch.fx.Node | None = None
     for op in sub.ops:
+        given = env if failed is None else {**env, **_harmless(graph, op, env, failed)}
         # A view in an HCFG is the value in another shape, whatever the strides of its operand are here.
         target = resolve(_RESHAPES.get(op.op, op.op))
         function = WRITTEN.get(op.op, target)
-        node = graph.call_function(function, map_operands(op.args, env.__getitem__), map_operands(op.kwargs, env.__getitem__))
+        node = graph.call_function(function, map_operands(op.args, given.__getitem__), map_operands(op.kwargs, given.__getitem__))
         returns = target._schema.returns
         several = len(returns) > 1 or str(returns[0].type).startswith("List")
         for k, output in enumerate(op.outputs):
             if output is not None:
                 env[output] = graph.call_function(operator.getitem, (node, k)) if several else node
+        if op.op.startswith(f"{NAMESPACE}.") and op.op != WITHIN:
+            failed = node if failed is None else graph.call_function(torch.ops.aten.logical_or.default, (failed, node))
     return [env[r] for r in sub.results]
+
+
+def _harmless(graph: torch.fx.Graph, op: TensorOp, env: dict[Any, torch.fx.Node], failed: torch.fx.Node) -> dict[Any, torch.fx.Node]:
+    """Return what an operator gets where a question before it is answered by yes.
+
+    Readers of ONNX have errors of their own for places and divisors. The one that eager raises comes when the answer is looked at, behind
+    the sub-DNN; until then they get nothing that they would refuse.
+    """
+    elements = {demand.value: element for demand in demands(op) if (element := answered_by(demand.question)) is not None}
+    return {
+        value: graph.call_function(element_or, (failed, element, env[value])) for value, element in elements.items() if value in env
+    }
 
 
 def _part(model: onnx.ModelProto, k: int, sub: SubDNN) -> onnx.ModelProto:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.hcfg.checks import WITHIN
+
 
 def _nonzero_static(mask: torch.Tensor, *, size: int, fill_value: int = 0) -> torch.Tensor:
     """Return the places of a mask in their order, as many as ``size`` says; what there is not is ``fill_value``."""
@@ -31,4 +33,13 @@ def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     return torch.where(cond, a, b)
 
 
-WRITTEN: dict[str, Callable[..., Any]] = {"aten.nonzero_static.default": _nonzero_static, "aten.where.self": _where}
+def element_or(chosen: torch.Tensor, element: int, x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of one element where a flag says so, else another tensor."""
+    return _where(chosen, torch.full((), element, dtype=x.dtype), x)
+
+
+WRITTEN: dict[str, Callable[..., Any]] = {
+    "aten.nonzero_static.default": _nonzero_static,
+    "aten.where.self": _where,
+    WITHIN: lambda x, low, high, message: x,  # its elements are asked for by a question beside it
+}

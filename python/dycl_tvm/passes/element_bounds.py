@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from dycl_tvm.hcfg.analysis import predecessors
+from dycl_tvm.hcfg.analysis import DominatorTree, natural_loops, predecessors
 from dycl_tvm.hcfg.elements import ElementRanges, Of, fits, is_integer
-from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, TensorOp, Value
-from dycl_tvm.hcfg.ranges import Range, Ranges
+from dycl_tvm.hcfg.nodes import HCFG, Block, HostOp, TensorOp, Value
+from dycl_tvm.hcfg.ranges import ALL, Range, Ranges
+from dycl_tvm.passes.scopes import Scopes
 
 #: Operators of which a result holds places along a dimension: which result, which operand has it, and which argument says it.
 _PLACES = {
@@ -27,21 +29,92 @@ _REMAINDERS = ("aten.remainder.Scalar", "aten.remainder.Tensor")
 _SUMS = ("aten.sum.default", "aten.sum.dim_IntList", "aten.cumsum.default")
 
 
-class ElementBounds(ElementRanges):
-    """Bounds in a graph that does not change meanwhile; ``given`` may."""
+#: So many values, from a tensor back, are looked at with what is known in the block that reads it.
+_NEAR = 32
 
-    def __init__(self, graph: HCFG) -> None:
+
+class ElementBounds(ElementRanges):
+    """Bounds in a graph that gets checks meanwhile, and no other steps.
+
+    Parameters
+    ----------
+    graph : HCFG
+    tree : DominatorTree
+        Of its blocks, which are gone through down the tree: what is learned of a tensor is known in its block and below.
+    scopes : Scopes
+        Left with each block.
+    """
+
+    def __init__(self, graph: HCFG, tree: DominatorTree, scopes: Scopes) -> None:
         super().__init__()
-        self._graph = graph
+        self._graph, self._scopes = graph, scopes
         self._numbers: Ranges | None = None
+        nest = natural_loops(graph, tree)
+        #: Values that are made at most once in a call: what is known of one holds for all that is computed of it later, in any trip.
+        once = [] if nest.irreducible else [b for b in tree.order if b not in nest.innermost]
+        self._once = {v for b in once for v in (*b.params, *(r for s in b.steps for r in s.results()))}
+        self._learned: dict[Value, Range] = {}
+        self._users: dict[Value, list[Value]] = {}
+        #: Tensors that are made of numbers of the host, and in which blocks.
+        self._of_numbers: dict[Value, Block] = {}
         for block, into in predecessors(graph).items():
             if into:
                 self.incoming.update((p, tuple(e.args[k] for _, e in into)) for k, p in enumerate(block.params))
-            self.makers.update((v, s) for s in block.steps if isinstance(s, (TensorOp, HostOp)) for v in s.results())
+            for step in block.steps:
+                if isinstance(step, (TensorOp, HostOp)):
+                    self.makers.update((v, step) for v in step.results())
+                    if step.op == "to_tensor":
+                        self._of_numbers[step.results()[0]] = block
 
-    def forget(self) -> None:
-        """Drop what was concluded from bounds that are not given any more."""
-        self._found = {v: r for v, r in self._found.items() if isinstance(v, Constant)}
+    def learn(self, value: Value, low: int, high: int) -> None:
+        """Note that the elements of a tensor lie between two bounds."""
+        known = Range(low, high).meet(self._learned.get(value, ALL))
+        self._scopes.learn(self._learned, value, known)
+        known = known.meet(Range(*(self.of(value) or ALL)))
+        if not known or value not in self._once:
+            return
+        self._scopes.learn(self.given, value, (int(known.low), int(known.high)))
+        behind = [value]
+        while behind:  # what was concluded without this holds, but more may be concluded now
+            for user in self._users.pop(behind.pop(), ()):
+                if self._found.pop(user, ALL) is not ALL:
+                    behind.append(user)
+
+    def here(self, value: Value, block: Block) -> Range | None:
+        """Return the bounds of a tensor that is read in a block.
+
+        A value that it is computed of by steps alone, and by no parameter of a block, is the last one that was made, and the block's
+        dominators have been passed since: what is known here holds for it.
+        """
+        found: dict[Value, Range | None] = {}
+
+        def of(x: Any) -> Range | None:
+            if not isinstance(x, Value):
+                return self._at_once(x)
+            if x not in found:
+                found[x] = None
+                bounds = self._learned.get(x)
+                if bounds is None and len(found) <= _NEAR and x not in self.incoming:
+                    bounds = self._number(x, block) if x in self._of_numbers else self._from(x, of)
+                found[x] = Range(*anywhere) if bounds is None and (anywhere := self.of(x)) else bounds
+            return found[x]
+
+        return of(value)
+
+    def _conclude(self, found: dict[Value, Range | None]) -> None:
+        for value, bounds in found.items():
+            self._scopes.conclude(self._found, value, bounds or None)
+            for source in self._sources(value):
+                self._users.setdefault(source, []).append(value)
+
+    def _number(self, value: Value, block: Block) -> Range | None:
+        """Return the number of which a tensor is made, as the branches that lead to a block bound it."""
+        self._numbers = self._numbers or Ranges(self._graph)
+        number = self._numbers.of(self.makers[value].args[0], block)
+        if number is None:
+            return None
+        found = Range(max(number.low, -(2**63)), min(number.high, 2**63 - 1))  # ints of a network are those of int64
+        return found if fits(found, value) else None
 
     def _sources(self, value: Value) -> Iterator[Value]:
         maker = self.makers.get(value)
@@ -51,13 +124,8 @@ class ElementBounds(ElementRanges):
 
     def _computed(self, value: Value, of: Of) -> Range | None:
         maker = self.makers.get(value)
-        if isinstance(maker, HostOp) and maker.op == "to_tensor":
-            self._numbers = self._numbers or Ranges(self._graph)
-            number = self._numbers.of(maker.args[0])
-            if number is None:
-                return None
-            found = Range(max(number.low, -(2**63)), min(number.high, 2**63 - 1))  # ints of a network are those of int64
-            return found if fits(found, value) else None
+        if value in self._of_numbers:
+            return self._number(value, self._of_numbers[value])
         if isinstance(maker, TensorOp) and maker.op in _SUMS:
             return _summed(maker, value, of)
         if (

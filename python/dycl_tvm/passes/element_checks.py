@@ -12,16 +12,19 @@ Invariant: on every way the graph raises what the operators of it raise by thems
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from dycl_tvm.hcfg.analysis import dominators, natural_loops
-from dycl_tvm.hcfg.checks import NAMESPACE, OUTSIDE, Demand, demands
+from dycl_tvm.hcfg.analysis import dominators
+from dycl_tvm.hcfg.checks import NAMESPACE, OF_ANY_ELEMENT, OF_INTEGERS, OUTSIDE, Demand, demands, follows_from
 from dycl_tvm.hcfg.hostops import OF_CHECK
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, TensorOp, Value
+from dycl_tvm.hcfg.ranges import ALL, Range
 from dycl_tvm.hcfg.types import BOOL, INT, TensorType
 from dycl_tvm.passes.element_bounds import ElementBounds
+from dycl_tvm.passes.scopes import Scopes
 
 #: Operators whose result holds all elements of their first operand and no others.
 _SAME_ELEMENTS = frozenset(
@@ -50,33 +53,24 @@ class _Checks:
     def __init__(self, graph: HCFG, put: bool = True) -> None:
         self._put = put
         self._tree = dominators(graph)
-        nest = natural_loops(graph, self._tree)
-        self._bounds = ElementBounds(graph)
-        #: Values that are made at most once in a call: what is known of one holds for all that is computed of it later.
-        once = [] if nest.irreducible else [b for b in self._tree.order if b not in nest.innermost]
-        self._once = {v for b in once for v in (*b.params, *(r for s in b.steps for r in s.results()))}
-        self._passed: set[_FACT] = set()
-        self._known: dict[Value, tuple[int, int]] = {}
+        self._scopes = Scopes()
+        self._bounds = ElementBounds(graph, self._tree, self._scopes)
+        self._passed: dict[_FACT, bool] = {}
+        self._roots: dict[Value, Value] = {}
         self._count = 0
 
     def run(self) -> int:
         """Go down the tree of dominators: what was checked above is known below."""
-        stack: list[tuple[Block, Any]] = [(self._tree.order[0], None)]
+        stack: list[tuple[Block, int | None]] = [(self._tree.order[0], None)]
         while stack:
-            block, before = stack.pop()
-            if before is not None:
-                self._restore(before)
+            block, entered = stack.pop()
+            if entered is not None:
+                self._scopes.leave(entered)
                 continue
-            stack.append((block, (set(self._passed), dict(self._known), dict(self._bounds.given))))
+            stack.append((block, self._scopes.enter()))
             self._visit(block)
             stack.extend((child, None) for child in self._tree.children[block])
         return self._count
-
-    def _restore(self, before: Any) -> None:
-        self._passed, self._known, given = before
-        if given != self._bounds.given:
-            self._bounds.given = given
-            self._bounds.forget()
 
     def _visit(self, block: Block) -> None:
         steps: list[Step] = []
@@ -85,19 +79,20 @@ class _Checks:
                 self._learn_of(step)
             elif isinstance(step, TensorOp):
                 for demand in demands(step):
-                    steps += self._checked(demand, step.origin)
+                    steps += self._checked(demand, block, step.origin)
             steps.append(step)
         if self._put:
             block.steps = steps
 
-    def _checked(self, demand: Demand, origin: Origin | None) -> list[Step]:
+    def _checked(self, demand: Demand, block: Block, origin: Origin | None) -> list[Step]:
         """Return the steps of the check that a demand needs: none if it is proved."""
-        root = demand.value if demand.question else self._root(demand.value)
-        if self._is_proved(demand, root):
+        root = self._root(demand.value) if demand.question[0] in OF_ANY_ELEMENT else demand.value
+        if self._is_proved(demand, root, block):
             return []
         self._count += 1
         flag, answer, done = Value(TensorType((), "bool")), Value(BOOL), Value(INT)
-        question = TensorOp(*demand.asked(root), {}, (flag,), origin)
+        op, *args = demand.asked(root)
+        question = TensorOp(op, tuple(args), {}, (flag,), origin)
         self._learn(question)
         return [
             question,
@@ -107,25 +102,38 @@ class _Checks:
 
     def _root(self, value: Value) -> Value:
         """Return the tensor whose elements are those of a value, in another shape perhaps."""
-        while isinstance(maker := self._bounds.makers.get(value), TensorOp):
+        passed = []
+        while value not in self._roots and isinstance(maker := self._bounds.makers.get(value), TensorOp):
             source = maker.args[0] if maker.op in _SAME_ELEMENTS or _widens(maker) else None
             if not isinstance(source, Value) or value.type.numel == 0:  # type: ignore[union-attr]  # a tensor
                 break
+            passed.append(value)
             value = source
-        return value
+        root = self._roots.get(value, value)
+        self._roots.update(dict.fromkeys(passed, root))
+        return root
 
-    def _is_proved(self, demand: Demand, root: Value) -> bool:
-        op, args = demand.asked(root)
-        if (op, *args) in self._passed:
+    def _is_proved(self, demand: Demand, root: Value, block: Block) -> bool:
+        op, *args = asked = demand.asked(root)
+        if tuple(asked) in self._passed:
             return True
-        if demand.question:
-            return isinstance(root, Constant) and not operator.attrgetter(op)(torch.ops)(root.data, *args[1:])
-        found = [b for b in (self._known.get(root), self._bounds.of(root), self._bounds.of(demand.value)) if b is not None]
-        if demand.low is None:
-            return any(low > 0 or high < 0 for low, high in found)
-        assert demand.high is not None
-        low, high = max([b[0] for b in found], default=None), min([b[1] for b in found], default=None)
-        return low is not None and high is not None and demand.low <= low and high <= demand.high
+        if isinstance(root, Constant) and not operator.attrgetter(op)(torch.ops)(root.data, *args[1:]):
+            return True
+        found = ALL
+        for bounds in self._bounds_of(demand.value, root, block) if op in OF_INTEGERS else ():
+            found = found.meet(bounds)
+            if follows_from(demand.question, *found):
+                return True
+        return False
+
+    def _bounds_of(self, value: Value, root: Value, block: Block) -> Iterator[Range]:
+        """Yield bounds of what is read in a block, those that are found soonest first."""
+        for x in dict.fromkeys((root, value)):
+            if known := self._bounds.of(x):
+                yield Range(*known)
+        for x in dict.fromkeys((root, value)):
+            if here := self._bounds.here(x, block):
+                yield here
 
     def _learn_of(self, check: HostOp) -> None:
         """Take to be known what a check of an earlier run of the pass says."""
@@ -135,18 +143,9 @@ class _Checks:
             self._learn(question)
 
     def _learn(self, question: TensorOp) -> None:
-        self._passed.add((question.op, *question.args))
-        root, low, high, spared = question.args if question.op == OUTSIDE else (None, None, None, None)
-        if root is None or spared is not None or isinstance(root, Constant):
-            return
-        known = self._known.get(root)
-        self._known[root] = (low, high) if known is None else (max(low, known[0]), min(high, known[1]))
-        if root in self._once:
-            given = self._bounds.of(root)
-            narrowed = (low, high) if given is None else (max(low, given[0]), min(high, given[1]))
-            if narrowed[0] <= narrowed[1]:
-                self._bounds.given[root] = narrowed
-                self._bounds.forget()
+        self._scopes.learn(self._passed, (question.op, *question.args), True)
+        if question.op == OUTSIDE and question.args[3:] in ((), (None,)) and not isinstance(question.args[0], Constant):
+            self._bounds.learn(*question.args[:3])
 
 
 def _widens(step: TensorOp) -> bool:

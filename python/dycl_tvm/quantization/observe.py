@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.errors import DyclError, RunError
 from dycl_tvm.hcfg.interpreted import InterpretedModule
 from dycl_tvm.hcfg.interpreter import Watcher, run_tensor_op
 from dycl_tvm.hcfg.nodes import HCFG, Block, TensorOp, Value, map_operands
@@ -113,8 +114,29 @@ class Losses(Watcher):
 
 
 def watch(graph: HCFG, calls: Iterable[Call], watcher: Watcher) -> None:
-    """Run a graph from its initial state for each call."""
+    """Run a graph from its initial state for each call.
+
+    Raises
+    ------
+    RunError
+        If the network raises an error for one; the message says for which.
+    """
     module = InterpretedModule(graph, watcher)
-    for args, kwargs in calls:
-        module.reset()
-        module(*args, **kwargs)
+    for k, call in enumerate(calls):
+        try:
+            run_call(module, call, f"calibration input {k}")
+        except RunError as error:
+            run_call(InterpretedModule(graph), call, f"calibration input {k}")
+            raise (error.__cause__ or error) from None  # not the network's own, but of who watches it
+
+
+def run_call(module: InterpretedModule, call: Call, of: str) -> Any:
+    """Run a graph from its initial state for a call; an error of the network says of what it is."""
+    args, kwargs = call
+    module.reset()
+    try:
+        return module(*args, **kwargs)
+    except DyclError:
+        raise
+    except Exception as error:
+        raise RunError.of(f"{of}: {error}", type(error).__name__) from error

@@ -12,7 +12,7 @@ import torch
 from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.interpreted import InterpretedModule
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.quantization.observe import Call
+from dycl_tvm.quantization.observe import Call, run_call
 
 #: Why a layer stays float32.
 NOT_FINITE, SKIPPED = "its weights are infinite or not a number in places", "skipped"
@@ -117,11 +117,10 @@ class Quantized:
         """Compare paths and outputs with those of the float32 network."""
         ours, theirs = InterpretedModule(self.hcfg), InterpretedModule(self._exact)
         inputs = paths = largest = 0
-        for args, kwargs in calls:
+        for k, call in enumerate(calls):
             found = []
             for module in (ours, theirs):
-                module.reset()
-                result = module(*args, **kwargs)
+                result = run_call(module, call, f"held-out input {k}")
                 found.append((_largest(result), [(b.origin, b.choice) for b in module.last_path.branches]))
             inputs += 1
             largest += _equal(found[0][0], found[1][0])

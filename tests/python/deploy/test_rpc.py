@@ -97,6 +97,30 @@ def test_sizes_that_each_call_decides(server: Server, tmp_path: Path) -> None:
     np.testing.assert_array_equal(module(np.ones((1, 2), np.float32))[0], [[1, 2]])
 
 
+def test_an_error_of_the_network_is_told_with_its_line_and_leaves_the_state(server: Server, tmp_path: Path) -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            self.calls = self.calls + 1
+            return x[i] + 7 // (i - 1) + self.calls
+
+    artifact = dycl_tvm.build(Counts(), (torch.tensor([0, 2]), torch.ones(4)), verify="off")
+    module = RemoteModule(connect(server.address), artifact.export_library(tmp_path / "net.so", embed_params=True))
+    x, calls = torch.arange(4.0), 0
+    for at in (0, 4, 1, 3, -5, 1, 2):
+        i = torch.tensor([0, at])
+        if at in (4, -5, 1):
+            with pytest.raises(RemoteError, match=r'(?s)(out of range|divisor is zero).*File ".*test_rpc.py", line \d+ in .*forward\n    return x'):
+                module(i, x)
+        else:
+            calls += 1
+            np.testing.assert_array_equal(module(i, x), x[i] + 7 // (i - 1) + calls)
+    module.close()
+
+
 def test_by_tvms_own_habit(server: Server, net: Deployed) -> None:
     host, port = server.address.split(":")
     remote = tvm.rpc.connect(host, int(port))

@@ -75,6 +75,38 @@ def test_counting_loop() -> None:
     assert (ranges.of(one), ranges.of(two)) == ((1, 10), (2, 11))
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_is_in_lockstep_is_bounded_by_one_comparison(step: int) -> None:
+    # i, k, m = 0, 5, 0; while i < 10: i += 1; k += 1, or 2; m is k without 5, by another way.
+    g = GraphBuilder("lockstep", {"c": BOOL})
+    head, body, other, end = g.block("head", INT, INT, INT), g.block("body"), g.block("other"), g.block("end")
+    i, k, m = head.params
+    g.jump(g.entry, head, 0, 5, 0)
+    g.branch(head, g.host(head, "lt", i, 10), body, end)
+    more = [g.host(body, "add", i, 1), g.host(body, "add", k, step), g.host(body, "sub", g.host(body, "add", m, step + 2), 2)]
+    g.branch(body, g.params[0], Edge(head, more), other)
+    g.jump(other, head, *(g.host(other, "add", x, n) for x, n in zip(more, (1, step, step))))
+    inside = g.host(body, "add", m, 0)
+    g.leave(end, k)
+    verify(g.graph)
+    ranges = Ranges(g.graph)
+    assert ranges.of(i, body) == (0, 9)
+    assert ranges.of(k) == (5, 16 if step == 1 else math.inf)
+    assert ranges.of(inside, body).high == (11 if step == 1 else math.inf)
+
+
+def test_sums_are_bounded_by_what_bounds_their_parts() -> None:
+    g = GraphBuilder("sum", {"n": INT})
+    n, yes, no = g.params[0], g.block("yes"), g.block("no")
+    more = g.host(g.entry, "add", g.host(g.entry, "sub", n, 1), 4)
+    g.branch(g.entry, g.host(g.entry, "lt", n, 10), yes, no)
+    g.leave(yes, more)
+    g.leave(no, more)
+    ranges = Ranges(g.graph)
+    assert ranges.of(more, yes) == (INT64.low + 3, 12)
+    assert ranges.of(more, no) == (13, INT64.high + 3)
+
+
 def test_a_loop_that_nothing_bounds() -> None:
     g = GraphBuilder("endless", {"c": BOOL})
     head, body, end = g.block("head", INT, INT), g.block("body"), g.block("end")

@@ -228,6 +228,39 @@ def test_errors_of_the_run_keep_their_kind(tmp_path: Path) -> None:
         assert model(torch.tensor([-4.0, 1.0])) == -34
 
 
+ROWS = torch.arange(40.0).reshape(10, 4)
+
+
+def asks_of_elements(x: torch.Tensor, i: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        y = x.gather(1, i[:, None]) + torch.nn.functional.one_hot(i, 4)
+    elif x.sum() > -10:
+        y = ROWS[i] + torch.nn.functional.embedding_bag(torch.arange(2), ROWS, i.clamp(max=2)) + (7 % (i - 1))[:, None]
+    else:
+        y = x.masked_scatter(i[:, None] > 0, x[0])
+    return y + torch.nn.functional.cross_entropy(x, i % 5)
+
+
+def test_errors_of_elements_keep_their_kind(tmp_path: Path) -> None:
+    models = both(graph_of(asks_of_elements, (torch.ones(2, 4), torch.tensor([0, 0]))), tmp_path)
+    kinds: list[str] = []
+    for x in (torch.ones(2, 4), -torch.ones(2, 4), -9 * torch.ones(2, 4)):
+        for at in ([0, 0], [0, 2], [3, 1], [-1, 0], [0, 4], [0, 12], [2, -11]):
+            i = torch.tensor(at)
+            try:
+                want = asks_of_elements(x, i)
+            except Exception as error:
+                for model in models:
+                    with pytest.raises(RunError) as caught:
+                        model(x, i)
+                    assert caught.value.kind == type(error).__name__
+                kinds.append(type(error).__name__)
+            else:
+                for model in models:
+                    assert_same(model(x, i), want)
+    assert {"IndexError", "RuntimeError"} == set(kinds) and len(kinds) < 18
+
+
 # -- host operations ---------------------------------------------------------------------------------------------------
 _NUMBERS = [-7.5, -2.0, -0.5, 0.5, 1.0, 2.5, 3.0, 17.25]
 _BINARY = ["add", "sub", "mul", "truediv", "floordiv", "mod", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"]

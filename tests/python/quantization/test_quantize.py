@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.errors import UsageError
+from dycl_tvm.errors import RunError, UsageError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import TensorOp
@@ -187,3 +187,39 @@ def test_one_weight_that_is_read_in_two_ways_has_scales_of_its_own_in_each() -> 
     for found, expected in zip(interpret(b.graph, [rows])[0], exact):
         assert (found - expected).abs().max() < 0.02 * expected.abs().max()
         assert ((found - expected).abs().amax(0) < 0.1 * expected.abs().amax(0)).all()
+
+
+class LooksUp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.up, self.down = nn.Embedding(10, 16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x = self.down(torch.relu(self.up(x + self.rows(i))))
+        return x.gather(1, i[:, None]) if i.sum() > 3 else x[:, :1] + 7 // (i - 1)[:, None]
+
+
+def test_errors_of_elements_are_those_of_the_network_in_integers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = LooksUp().eval(), torch.randn(2, 16)
+    given = [(x, torch.tensor(i)) for i in ([0, 0], [2, 3], [0, 2], [5, 9])]
+    quantised = dycl_tvm.quantize(network, given)
+    art = dycl_tvm.build(quantised, target="native", verify="off")
+    module = dycl_tvm.load(art.export_library(tmp_path / "m.so"), art.save_params(tmp_path / "m.params"))
+    for i in ([0, 0], [3, 3], [1, 0], [-1, 2], [9, 10], [2, -11], [9, 5]):
+        try:
+            expected = quantised(x, torch.tensor(i))
+        except Exception as error:
+            with pytest.raises(type(error)), torch.no_grad():
+                network(x, torch.tensor(i))
+            with pytest.raises(RunError) as caught:
+                module(x, torch.tensor(i))
+            assert caught.value.kind == type(error).__name__
+        else:
+            assert np.array_equal(np.asarray(module(x, torch.tensor(i))), expected.numpy())
+    failing = (x, torch.tensor([0, 10]))
+    with pytest.raises(RunError, match="calibration input 4: .*embedding") as caught:
+        dycl_tvm.quantize(network, [*given, failing])
+    assert caught.value.kind == "IndexError"
+    with pytest.raises(RunError, match="held-out input 0: .*embedding"):
+        dycl_tvm.quantize(network, given, held_out=[failing])
