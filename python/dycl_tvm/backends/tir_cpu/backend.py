@@ -11,7 +11,7 @@ import tvm
 from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.network_kernels import Blocks, Chosen, Network
 from dycl_tvm.backends.registry import Backend
-from dycl_tvm.backends.tir_cpu import attention, rms_norm
+from dycl_tvm.backends.tir_cpu import attention, halves, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
@@ -48,6 +48,8 @@ class FamilyKernels:
             attention.join(graph, mod, self._kernels.takes_attention)
             fuse(graph)
         blocks = plan(graphs, self._kernels)
+        for graph in graphs.values():
+            halves.store(graph, self._kernels)
         emitter = ModuleEmitter(mod, self._kernels)
         for name, graph in graphs.items():
             emitter.function(graph, blocks.params[name], blocks.results[name])
