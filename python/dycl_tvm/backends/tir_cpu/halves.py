@@ -18,25 +18,31 @@ from dycl_tvm.backends.tir_cpu.words.storage import HALF
 _LARGE = 2
 
 
-def store(graph: Graph, kernels: Kernels) -> None:
-    """Mark the tensors of a function that are stored as bfloat16, once its layouts are planned.
+def store(graph: Graph, kernels: Kernels) -> int:
+    """Mark the tensors of a function that are stored as bfloat16, once its layouts are planned; return how many there are.
 
     All kernels that write and read such a tensor can do so, and it is one that convolutions of bfloat16 read, or a large one: rounding and
     widening take instructions, which others save only where memory is slow.
     """
     if kernels.options.accuracy != "bf16" or not has_instructions(kernels.machine):
-        return
-    params = set(map(id, graph.params))
+        return 0
+    marked = 0
     for node in graph.nodes:
-        if node.host is None and node.output is not None and node.packed and not node.output.constant:
-            var = node.last
-            if var.is_result or id(var) in params or not var.packable or var.tensor.dtype != "float32":
-                continue
-            readers = list(dict.fromkeys(user.host or user for user in var.users))
-            if readers and _writes(node, kernels) and all(_reads(reader, var, kernels) for reader in readers):
-                large = var.tensor.nbytes > _LARGE * kernels.machine.l2
-                if large or any(_saves(reader, var, kernels) for reader in readers):
-                    var.stored = HALF
+        if node.host is None and node.packed and node.output is not None and _is_worth(node, kernels):
+            node.last.stored = HALF
+            marked += 1
+    return marked
+
+
+def _is_worth(node: Node, kernels: Kernels) -> bool:
+    """Whether the result of a packed node can be stored as bfloat16, and something is faster by it."""
+    var = node.last
+    if var.is_result or var.constant or not var.packable or var.tensor.dtype != "float32":
+        return False
+    readers = list(dict.fromkeys(user.host or user for user in var.users))
+    if var.tensor.nbytes <= _LARGE * kernels.machine.l2 and not any(_saves(reader, var, kernels) for reader in readers):
+        return False
+    return _writes(node, kernels) and all(_reads(reader, var, kernels) for reader in readers)
 
 
 def _writes(node: Node, kernels: Kernels) -> bool:
