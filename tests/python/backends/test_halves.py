@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import BF16, Kernel, needs, pack, relu_with_bias, unpack
 from legalized import prim_func
-from torch import Tensor as TorchTensor
 from torch import nn
 
-import dycl_tvm
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, channelwise, concat, conv_direct, conv_winograd, depthwise, grouped
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.storage import HALF, memory_type

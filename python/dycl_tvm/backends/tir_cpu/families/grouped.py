@@ -28,7 +28,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import is_parallel, parallel, prim_fu
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.storage import takes, write
-from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 #: Multiply-adds that the tiles of one row may unroll to.
 _CODE = 2000

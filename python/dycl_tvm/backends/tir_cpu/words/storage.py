@@ -2,8 +2,8 @@
 """Elements in memory and in registers: what is stored as bfloat16 is computed with as float32.
 
 TVM turns every bfloat16 into other types before it generates code, so in kernels such an array is one of int16, whose bits are the upper
-half of a float32. Reading widens, which is exact; writing rounds once, to the nearest, ties to even. NaN stays NaN and infinities stay; what
-is larger than the largest bfloat16 (3.39e38) becomes infinite, and denormal numbers count as zero.
+half of a float32. Reading widens, which is exact; writing rounds once, to the nearest, ties to even. NaN stays NaN and infinities stay;
+what is larger than the largest bfloat16 (3.39e38) becomes infinite, and denormal numbers count as zero.
 """
 
 from __future__ import annotations
