@@ -10,69 +10,20 @@ import numpy as np
 import pytest
 import torch
 from bf16_utils import CASES, ONES, array, conv, workloads
+from halves_utils import EACH, TYPES, bits, check_conv, in_memory, numbers, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import BF16, Kernel, needs, pack, relu_with_bias, unpack
+from kernel_utils import BF16, needs, pack
 from legalized import prim_func
 from torch import nn
 
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, channelwise, concat, conv_direct, conv_winograd, depthwise, grouped
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.storage import HALF, memory_type
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.storage import HALF
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Tensor
 
 MACHINE = machine_of(BF16)
 CPU = needs(BF16)
-TYPES = ("float32", HALF)
-
-
-def bits(values: Any) -> Any:
-    """Return an array as bfloat16, as it lies in memory."""
-    return torch.from_numpy(np.ascontiguousarray(values)).bfloat16().view(torch.int16).numpy()
-
-
-def numbers(memory: Any) -> Any:
-    """Return the float32 of such an array."""
-    return torch.from_numpy(np.ascontiguousarray(memory)).view(torch.bfloat16).float().numpy()
-
-
-def in_memory(values: Any, tensor: Tensor) -> Any:
-    packed = pack(values, tensor.block)
-    return bits(packed) if tensor.dtype == HALF else packed
-
-
-def run(kernel: Any, arrays: list[Any], y: Tensor) -> Any:
-    """Return the logical numbers that a kernel stores."""
-    stored = Kernel(kernel, BF16)(arrays, y.physical, memory_type(y.dtype))
-    return unpack(numbers(stored) if y.dtype == HALF else stored, y)
-
-
-def check_conv(family: Any, work: Conv2D, choice: int = 0) -> list[tuple[str, str]]:
-    """Compare a family's kernel in all types that it takes with itself in float32; return the types of input and output."""
-    plans = family.plans(work, MACHINE)
-    plan = plans[choice % len(plans)]
-    x, other = (numbers(bits(array(*t.shape))) for t in (work.x, work.y))
-    weights, bias = array(*work.weight_shape), array(1, work.y.shape[1], 1, 1)
-    packed = Kernel(family.pack(work, plan, MACHINE))([weights], family.packed(work, plan, MACHINE).physical)
-    plain = relu_with_bias(work.y)
-
-    def result(work: Conv2D) -> Any:
-        residual = replace(work.y, dtype=work.x.dtype)
-        epilogue = Epilogue((*plain.operands, residual), lambda v, loads: plain.element(v + loads[1], loads[:1]), "residual")
-        operands = [pack(bias, work.y.block), in_memory(other, residual)]
-        return run(family.kernel(work, plan, MACHINE, epilogue), [in_memory(x, work.x), packed, *operands], work.y)
-
-    expected = result(work)
-    taken = []
-    for types in ((a, b) for a in TYPES for b in TYPES if HALF in (a, b)):
-        if family.plans(work.stored(*types), MACHINE):
-            taken.append(types)
-            rounded = numbers(bits(expected)) if types[1] == HALF else expected
-            np.testing.assert_array_equal(result(work.stored(*types)), rounded)
-    return taken
-
-
-EACH = [("float32", HALF), (HALF, "float32"), (HALF, HALF)]
 
 
 @CPU

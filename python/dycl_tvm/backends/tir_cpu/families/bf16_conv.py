@@ -17,7 +17,7 @@ from dycl_tvm.backends.tir_cpu.words.dot_convolution import Dot, DotPlan, DotTil
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.storage import HALF, takes, write
+from dycl_tvm.backends.tir_cpu.words.storage import takes, write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
@@ -92,7 +92,7 @@ class _Emitter(DotTiles):
 
     def word(self, values: Any) -> Any:
         """See :class:`DotTiles`."""
-        return T.reinterpret(f"int32x{PAIRS}", values) if self.work.x.dtype == HALF else pairs(values)
+        return pairs(values)
 
     def own_word(self, block: Any, place: tuple[Any, Any, Any], number: Any) -> Any:
         """See :class:`DotTiles`."""
