@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
     return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _switch(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
+    return branches[int(index)](*operands)
 
 
 def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Sequence[Any], others: Sequence[Any]) -> Any:
@@ -38,6 +43,8 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[torc
 
 #: Operators whose code for a CPU in PyTorch refuses to run under a mode, asks one question twice, or takes only what was compiled.
 _OWN: dict[HigherOrderOperator, Callable[..., Any]] = {cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan}
+with contextlib.suppress(ImportError):  # before PyTorch 2.14
+    _OWN[importlib.import_module("torch._higher_order_ops.switch").switch_op] = _switch
 
 
 class SeesFunctions:

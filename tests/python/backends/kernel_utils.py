@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.codegen import machine as cpu
 from dycl_tvm.codegen.machine import runs_here
+from dycl_tvm.runtime.trailer import why_not_here
 
 SSE = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
@@ -100,7 +102,8 @@ class Kernel:
         self.target = target
 
     def __call__(self, arrays: Sequence[Any], out_shape: Sequence[int], dtype: str = "float32") -> Any:
-        assert runs_here(self.target), "this CPU cannot run the kernel: mark the test with needs(target)"
+        missing = why_not_here(cpu.machine_of(self.target).for_code(amx=False).describe())  # tiles: amx_emulation.py
+        assert not missing, f"the kernel {missing}: mark the test with needs(target)"
         results = []
         for at_end in (False, True):
             # garbage in the output: a kernel must write all of it

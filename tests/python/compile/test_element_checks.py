@@ -138,7 +138,7 @@ class Factorised(torch.nn.Module):
         if which == 1:
             return torch.linalg.solve(a, a)
         if which == 2:
-            return a.cholesky()
+            return torch.linalg.cholesky(a, upper=True)
         if which == 3:
             return torch.linalg.cholesky(a)
         if which == 4:

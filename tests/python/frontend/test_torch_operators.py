@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import textwrap
@@ -118,6 +119,13 @@ PROGRAMS: dict[str, Any] = {
     "a builtin of Python": operator.neg,
     "a partial of a builtin": functools.partial(torch.add, alpha=2, other=torch.ones(3)),
 }
+
+
+with contextlib.suppress(ImportError):  # before PyTorch 2.14
+    from torch._higher_order_ops.switch import switch
+
+    _SIDES = (lambda x: x.cos(), lambda x: x.sin(), lambda x: x.abs(), lambda x: -x)
+    PROGRAMS["switch"] = lambda x: switch(x.sum().long(), _SIDES, (x,)) + switch((x[0, 0] > 0).long(), _SIDES[:2], (x,))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -28,6 +28,7 @@ REFUSED_OPERATORS = {
     "while_loop_stack_output": "while_loop_stack_output is not supported",
     "auto_functionalize": "testlib.mutating_custom_op.default is not PyTorch's",
     "inline_asm_elementwise": "inline_asm_elementwise is not supported",
+    "flex_gemm": "flex_gemm is not supported",  # of PyTorch 2.14
 }
 #: What only Dynamo can trace, or what it only does for its decorator.
 STRICT = {"assume_constant_result", "flex_attention_backward"}
@@ -91,3 +92,24 @@ def test_sample_of_a_higher_order_operator(name: str) -> None:
                 check(model, given, sample.kwargs)
         else:
             check(model, given, sample.kwargs, strict=info.name in STRICT)
+
+
+def test_every_branch_of_a_switch() -> None:
+    switch = pytest.importorskip("torch._higher_order_ops.switch", reason="PyTorch 2.14 has it first").switch
+
+    class Switched(nn.Module):
+        def forward(self, x: torch.Tensor, which: torch.Tensor) -> Any:
+            sides = (lambda x, y: (x.cos(), y + 1), lambda x, y: (x.sin(), y * 2), lambda x, y: (x + y, x.sum(0)))
+            first, second = switch(which, sides, (x, x.sum(0)))
+            return switch((first.sum() > 0).long(), (lambda x: x + 1, lambda x: -x), (first,)), second
+
+    model, args = Switched(), (torch.ones(2, 3), torch.tensor(1))
+    graph = stage_exported(torch.export.export(model, args), args, {})
+    for _ in range(2):
+        verify(graph)
+        for which in (-9, -1, 0, 1, 2, 3, 100):
+            for x in (torch.ones(2, 3), -torch.ones(2, 3), torch.randn(2, 3)):
+                found, wanted = interpret(graph, [x, torch.tensor(which)])[0], model(x, torch.tensor(which))
+                for got, want in zip(found, wanted, strict=True):
+                    torch.testing.assert_close(got, want)
+        passes.run_passes(graph)

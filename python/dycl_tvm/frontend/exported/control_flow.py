@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The control flow operators of ``torch.export`` as blocks and edges: cond, while_loop, map, scan, associative_scan, and calls of graphs.
+"""The control flow operators of ``torch.export`` as blocks and edges: branches, loops, and calls of graphs.
 
 A handler gets the session, the function that records a graph, and the operator's arguments.
 """
@@ -115,6 +115,24 @@ def cond(session: ExportedSession, run: Run, pred: Any, true_graph: Any, false_g
     for k, a in zip(differ, args[0]):
         kept[k] = _wrapped(builder.add_param(join, operand_type(a)), left[k])
     return tuple(kept)
+
+
+def switch(session: ExportedSession, run: Run, index: Any, graphs: Sequence[Any], operands: Sequence[Any] = ()) -> Any:
+    """``torch.switch``, of PyTorch 2.14: a chain of branches. What the user calls clamps the index; the operator itself refuses others."""
+    chosen = index.item() if isinstance(index, torch.Tensor) else index
+    for holds in (chosen >= 0, chosen < len(graphs)):
+        session.check(scalars.truth_operand(holds), "AssertionError", f"switch index out of range for {len(graphs)} branches")
+
+    def run_from(session: ExportedSession, number: int, args: Sequence[Any]) -> Any:
+        if number == len(graphs) - 1:
+            return run(session, graphs[number], args)
+        return cond(session, run_from_or_after, chosen == number, (number, False), (number, True), args)
+
+    def run_from_or_after(session: ExportedSession, graph: tuple[int, bool], args: Sequence[Any]) -> Any:
+        number, after = graph
+        return run_from(session, number + 1, args) if after else run(session, graphs[number], args)
+
+    return tuple(_isolated(session, run_from, 0, operands))
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -259,6 +277,7 @@ def _strict(session: ExportedSession, run: Run, graph: Any, operands: Sequence[A
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     "cond": cond,
+    "switch": switch,
     "while_loop": while_loop,
     "map_impl": map_,
     "scan": scan,

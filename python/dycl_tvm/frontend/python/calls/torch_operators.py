@@ -51,6 +51,7 @@ _CHECKS = [
 #: What is called in the place of functions.
 TABLE: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(_named(("torch", "cond"), ("torch._higher_order_ops.cond", "cond_op")), _as(plain_torch.cond)),
+    **dict.fromkeys(_named(("torch", "switch"), ("torch._higher_order_ops.switch", "switch")), _as(plain_torch.switch)),
     **dict.fromkeys(_named(("torch", "while_loop"), ("torch._higher_order_ops.while_loop", "while_loop")), _as(plain_torch.while_loop)),
     **dict.fromkeys(_named(("torch", "scan"), ("torch._higher_order_ops.scan", "scan")), _as(plain_torch.scan)),
     **dict.fromkeys(_named(("torch._higher_order_ops.map", "map")), _as(plain_torch.map_rows)),

@@ -41,6 +41,15 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     return false_fn(*operands)
 
 
+def switch(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any] = ()) -> Any:
+    """Stand for ``torch.switch``, of PyTorch 2.14: an index out of range means the nearest branch."""
+    chosen = int(index)
+    for number, branch in enumerate(branches[:-1]):
+        if chosen <= number:
+            return branch(*operands)
+    return branches[-1](*operands)
+
+
 def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
     """Stand for ``while_loop``, whose results are never its inputs."""
     carried = tuple([x.clone() if isinstance(x, torch.Tensor) else x for x in carried_inputs])
