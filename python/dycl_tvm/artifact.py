@@ -37,6 +37,7 @@ class Report:
     plain loops. ``families`` counts the places that each family of CPU kernels computes, ``generic`` are the convolutions and products
     that none takes, ``generic_kernels`` all kernels that have the generic schedule; ``measured`` and ``estimated`` count the different
     convolutions and products whose kernel was chosen by a measurement (of this build, or in a tuning file) and by the cost model.
+    ``halved`` counts the float32 tensors between kernels that are stored as bfloat16, each distinct sub-DNN once.
     ``offload`` has, for each backend, what it took and what its cost hook left: operators, multiply-accumulates and regions, each place
     of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which they ran.
     """
@@ -65,6 +66,7 @@ class Report:
     in_place: int = 0
     measured: int = 0
     estimated: int = 0
+    halved: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     passes: Any = None
     certificate: dict[str, Any] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Report:
             ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
             ("families", ", ".join(f"{n} {f}" for f, n in self.families.items()) or "none"),
             ("choices", f"{self.measured} measured, {self.estimated} estimated"),
+            *([("stored", f"{self.halved} tensors between kernels as bfloat16")] if self.halved else []),
             ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}; {self.in_place} in place"),
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
@@ -266,6 +269,7 @@ class Artifact:
             in_place=self._lowered.stats.in_place,
             measured=self._lowered.stats.measured,
             estimated=self._lowered.stats.estimated,
+            halved=self._lowered.stats.halved,
             offload=dict(self._lowered.stats.offload),
             seconds=dict(self._phases.seconds),
             passes=self._passes,

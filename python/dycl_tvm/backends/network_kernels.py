@@ -64,6 +64,8 @@ class Chosen:
         Convolutions and products that were not taken.
     measured, estimated : int
         Choices by measurements and by estimates.
+    halved : int
+        Tensors between kernels that are stored as bfloat16, each in one sub-DNN.
     """
 
     offload: Offload = field(default_factory=Offload)
@@ -71,6 +73,7 @@ class Chosen:
     left: tuple[str, ...] = ()
     measured: int = 0
     estimated: int = 0
+    halved: int = 0
 
 
 class NetworkKernels(Protocol):

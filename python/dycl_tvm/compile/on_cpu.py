@@ -103,7 +103,7 @@ class OnCPU:
         stats.offload = {**{k: v for k, v in stats.offload.items() if k != "tvm"}, "tir_cpu": chosen.offload, "tvm": left}
         stats.families = dict(sorted((Counter(chosen.families) + Counter({"reduction": self._scheduled})).items()))
         stats.generic, stats.generic_kernels, stats.unscheduled = chosen.left, self._generic, self._unscheduled
-        stats.measured, stats.estimated = chosen.measured, chosen.estimated
+        stats.measured, stats.estimated, stats.halved = chosen.measured, chosen.estimated, chosen.halved
 
 
 def weight_bytes(graph: HCFG) -> int:

@@ -31,6 +31,8 @@ class CompileStats:
         Kernel calls whose result takes the memory of an operand.
     measured, estimated : int
         Different convolutions and products whose kernel was chosen by a measurement, and by the cost model.
+    halved : int
+        float32 tensors between kernels that are stored as bfloat16, each distinct sub-DNN counted once.
     seconds : dict
         By phase.
     offload : dict
@@ -57,6 +59,7 @@ class CompileStats:
     in_place: int = 0
     measured: int = 0
     estimated: int = 0
+    halved: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     offload: dict[str, Offload] = field(default_factory=dict)
     families: dict[str, int] = field(default_factory=dict)

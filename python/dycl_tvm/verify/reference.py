@@ -30,6 +30,8 @@ from dycl_tvm.verify.operation import Operation, wide
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "complex64": 2.0**-24, "complex128": 2.0**-53}
 #: Of the factors of products, where a build may round them.
 FACTOR_UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+#: Of images between operators, where a build may store them in another type than the graph's.
+STORED_UNIT = {"bf16": 2.0**-8}
 #: Operators with products of factors.
 _PRODUCTS = frozenset(
     "aten." + name + ".default"
@@ -91,6 +93,7 @@ class Reference:
         self._terms = [_terms(op) for op in sub.ops]
         self._amounts = [self._amount(op, terms) for op, terms in zip(sub.ops, self._terms)]
         self._operations = [Operation(op, wide) for op in sub.ops]
+        self._stored_unit = STORED_UNIT.get(accuracy, 0.0)
 
     def expect(self, args: Sequence[torch.Tensor], samples: int, seed: int) -> Expected:
         """Return the results, with ``samples`` disturbed runs.
@@ -163,8 +166,16 @@ class Reference:
                     rounds = rounds or self._rounds(op, exact, frame[value])
                 else:
                     frame[value] = _rounded(_disturbed(exact, generator, amount) if disturbs else exact, value.type)
+                if generator is not None and self._may_be_stored(value):
+                    frame[value] = _disturbed(frame[value], generator, 2 * self._stored_unit)
             found.append(rounds)
         return [frame[v] for v in self.sub.results], found
+
+    def _may_be_stored(self, value: Value) -> bool:
+        """Whether the value lies in memory with fewer bits than its type has."""
+        type_ = value.type
+        image = isinstance(type_, TensorType) and type_.dtype == "float32" and len(type_.shape) > 2
+        return image and self._stored_unit > 0 and value not in self.sub.results
 
     def _rounds(self, op: TensorOp, exact: torch.Tensor, rounded: torch.Tensor) -> bool:
         if not (exact.is_floating_point() or exact.is_complex()) or is_draw(op.op):

@@ -14,6 +14,7 @@ import pytest
 import tvm
 from amx_emulation import CPU, emulated
 from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
+from halves_utils import EACH, check_conv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,6 +181,13 @@ def test_infinity_reaches_the_windows_that_hold_it_only(tiles: Any) -> None:
                 at = row * work.stride[0] - work.padding[0], column * work.stride[1] - work.padding[1]
                 expected[0, :, row, column] = 0 <= 3 - at[0] < work.kernel[0] and 0 <= 4 - at[1] < work.kernel[1]
         assert expected.any() and (np.isposinf(y) == expected).all() and np.isfinite(y[~expected]).all()
+
+
+@CPU
+@pytest.mark.parametrize("name", ["channels_no_multiple", "pointwise_stride", "groups_of_blocks"])
+def test_stored_as_bfloat16(name: str, tiles: Any) -> None:
+    assert check_conv(amx_conv.FAMILY, typed(CASES[name]), target=TARGET) == EACH
+    assert not amx_conv.FAMILY.plans(typed(CASES[name], "bf16x3").stored("bfloat16", "float32"), MACHINE)
 
 
 # ---- what is generated -----------------------------------------------------------------------------------------------

@@ -269,3 +269,19 @@ def test_what_stands_behind_many_checks_is_reached(tmp_path: Any) -> None:
     art, watched = dycl_tvm.build(net, (ids,), verify="off"), Dispatcher(calls=20)
     codegen.link(art._lowered.program, art._lowered.library, tmp_path / "net.so", art.target.target, watch=watched.watch)
     assert watched.decisions == watched.decisions_total == 2
+
+
+def test_images_between_operators_may_be_stored_as_bfloat16() -> None:
+    x = torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(4))
+
+    def pooled(x):  # type: ignore[no-untyped-def]
+        x = torch.nn.functional.max_pool2d(x, 2)
+        return torch.relu(x) * 2, x[0, 0]
+
+    sub = _sub_dnn(pooled, x)
+    right = pooled(x)
+    stored = [torch.relu(torch.nn.functional.max_pool2d(x, 2)).bfloat16().float() * 2, right[1]]
+    for accuracy, allowed in (("bf16", True), ("default", False)):
+        reference = Reference(sub, accuracy)
+        assert (compare(reference.expect([x], 4, 0), stored, [reference.in_own_types([x])]).error < 1) == allowed
+        assert compare(reference.expect([x], 4, 0), [r * 1.1 for r in right], [reference.in_own_types([x])]).error > 1

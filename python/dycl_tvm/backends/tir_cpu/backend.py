@@ -11,7 +11,7 @@ import tvm
 from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.network_kernels import Blocks, Chosen, Network
 from dycl_tvm.backends.registry import Backend
-from dycl_tvm.backends.tir_cpu import attention, rms_norm
+from dycl_tvm.backends.tir_cpu import attention, halves, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
@@ -30,6 +30,7 @@ class FamilyKernels:
         machine = machine_of(network.target)
         self.selector = Selector(machine, network.options, network.target, network.progress, network.weight_bytes, network.varied)
         self._kernels = Kernels(self.selector)
+        self._halved = 0
 
     @property
     def makers(self) -> Mapping[str, Maker]:
@@ -48,6 +49,7 @@ class FamilyKernels:
             attention.join(graph, mod, self._kernels.takes_attention)
             fuse(graph)
         blocks = plan(graphs, self._kernels)
+        self._halved = sum(halves.store(graph, self._kernels) for graph in graphs.values())
         emitter = ModuleEmitter(mod, self._kernels)
         for name, graph in graphs.items():
             emitter.function(graph, blocks.params[name], blocks.results[name])
@@ -65,7 +67,8 @@ class FamilyKernels:
         """Return what was chosen."""
         measured = self.selector.measured + self.selector.found
         left = tuple(dict.fromkeys(self._kernels.left))
-        return Chosen(self._kernels.offload, dict(self._kernels.families), left, measured, self.selector.choices() - measured)
+        estimated = self.selector.choices() - measured
+        return Chosen(self._kernels.offload, dict(self._kernels.families), left, measured, estimated, self._halved)
 
 
 def backend() -> Backend:

@@ -15,6 +15,7 @@ from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Rows
 from dycl_tvm.backends.tir_cpu.words.loops import NAME, ROWS
+from dycl_tvm.backends.tir_cpu.words.storage import memory_type
 from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
@@ -124,6 +125,7 @@ class _Function:
         if isinstance(var.relax_var, tvm.ir.GenericConst):
             stored.setdefault(1, var.relax_var)
         if block not in stored:
+            assert not var.stored, "tensors of a type of their own in memory are read in the layout in which they were written"
             have, expr = next(iter(stored.items()))
             stored[block] = self._relaid(expr, Tensor(var.tensor.shape, var.tensor.dtype, have), block)
         return stored[block]
@@ -165,4 +167,4 @@ class _Function:
 
 
 def _type(tensor: Tensor) -> Any:
-    return relax.TensorType(tensor.physical, tensor.dtype)
+    return relax.TensorType(tensor.physical, memory_type(tensor.dtype))

@@ -33,7 +33,20 @@ ALONE = ("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.layer_norm", "rel
 
 @dataclass(eq=False)
 class Var:
-    """A tensor of the function, or a constant in it. ``constant``: known at build time at all places that call the function."""
+    """A tensor of the function, or a constant in it.
+
+    Attributes
+    ----------
+    relax_var : relax.Var
+    tensor : Tensor
+    constant : bool
+        Known at build time at all places that call the function.
+    producer : Node, optional
+    users : list of Node
+    is_result : bool
+    stored : str
+        The type of its elements in memory, where that is another one than the tensor's.
+    """
 
     relax_var: Any
     tensor: Tensor
@@ -41,6 +54,12 @@ class Var:
     producer: Node | None = None
     users: list[Node] = field(default_factory=list)
     is_result: bool = False
+    stored: str = ""
+
+    @property
+    def memory(self) -> str:
+        """The type of its elements in memory."""
+        return self.stored or self.tensor.dtype
 
     @property
     def packable(self) -> bool:

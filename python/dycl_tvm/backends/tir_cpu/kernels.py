@@ -8,6 +8,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from dycl_tvm.backends.offload import Offload
@@ -90,6 +91,11 @@ class Kernels:
             return [*node.inputs[:1], *operands] if work.x.block > 1 else operands
         return [*node.inputs, *operands]
 
+    def chosen(self, node: Node) -> Candidate[Conv2D] | None:
+        """Return how a convolution is computed, or None for other nodes."""
+        work = self._convolution(node)
+        return self.selector.convolution(work) if work is not None else None
+
     @property
     def _disabled(self) -> frozenset[str]:
         return self.options.disabled_families
@@ -141,20 +147,21 @@ class Kernels:
     def _emit_convolution(self, node: Node, work: Conv2D, out: Emitter) -> str:
         chosen = self.selector.convolution(work)
         assert chosen is not None
-        operands = [Tensor(match.image_shape(s), v.tensor.dtype, _block(s, self.machine.lanes)) for v, s in operands_of(node)]
+        stored = replace(chosen, work=chosen.work.stored(node.inputs[0].memory, node.last.memory))
+        operands = [Tensor(match.image_shape(s), v.memory, _block(s, self.machine.lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         x, w = node.inputs
         weights = self._packed_weights(chosen, [out.read(w, Tensor(work.weight_shape, w.tensor.dtype))], out)
-        args = [out.read(x, work.x), weights, *self._read_operands(node, operands, out)]
+        args = [out.read(x, stored.work.x), weights, *self._read_operands(node, operands, out)]
         result = out.call(
             _name(f"conv2d_{chosen.name}", node),
-            (chosen.work, chosen.plan, epilogue.key, epilogue.operands),
-            lambda: chosen.kernel(self.machine, epilogue),
+            (stored.work, chosen.plan, epilogue.key, epilogue.operands),
+            lambda: stored.kernel(self.machine, epilogue),
             args,
-            work.y,
+            stored.work.y,
             [_BATCH, (), *(_BATCH for _ in operands)],
         )
-        out.write(node.last, work.y, result)
+        out.write(node.last, stored.work.y, result)
         return chosen.name
 
     def _packed_weights(self, chosen: Candidate[Any], plain: Sequence[Any], out: Emitter) -> Any:
@@ -169,9 +176,9 @@ class Kernels:
         op = node.channelwise
         assert op is not None and node.output is not None
         lanes = self.machine.lanes
-        inputs = [Tensor(v.tensor.shape, v.tensor.dtype, lanes if v.packable else 1) for v in node.inputs]
-        y = Tensor(node.output.tensor.shape, node.last.tensor.dtype, lanes if node.output.packable else 1)
-        operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
+        inputs = [Tensor(v.tensor.shape, v.memory, lanes if v.packable else 1) for v in node.inputs]
+        y = Tensor(node.output.tensor.shape, node.last.memory, lanes if node.output.packable else 1)
+        operands = [Tensor(s, v.memory, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, inputs)), *self._read_operands(node, operands, out)]
         key = (node.value.args[0].name_hint, tuple(inputs), y, epilogue.key, epilogue.operands)
@@ -187,11 +194,11 @@ class Kernels:
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:
         lanes = self.machine.lanes
-        parts, y = [Tensor(v.tensor.shape, v.tensor.dtype, lanes) for v in node.inputs], Tensor(node.last.tensor.shape, block=lanes)
-        operands = [Tensor(s, v.tensor.dtype, _block(s, lanes)) for v, s in operands_of(node)]
+        *parts, y = (Tensor(v.tensor.shape, v.memory, lanes) for v in (*node.inputs, node.last))
+        operands = [Tensor(s, v.memory, _block(s, lanes)) for v, s in operands_of(node)]
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, parts)), *self._read_operands(node, operands, out)]
-        key = ("concat", tuple(parts), epilogue.key, epilogue.operands)
+        key = ("concat", tuple(parts), y, epilogue.key, epilogue.operands)
         rows = [_BATCH] * len(args)
         result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y, rows)
         out.write(node.last, y, result)

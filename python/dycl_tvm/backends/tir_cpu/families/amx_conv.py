@@ -26,6 +26,7 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
     cycles_per_second,
     even_rows,
     has_tiles,
+    planes_of,
     products,
     release,
     scratch,
@@ -40,6 +41,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.padded_copy import PaddedCopy
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.storage import write
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
@@ -69,10 +71,10 @@ class _AmxConv:
     def plans(self, work: Conv2D, machine: Machine) -> list[AmxConvPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless factors are bfloat16, images are packed float32, groups are whole blocks of channels, and there are several positions.
+        [] unless factors are bfloat16, images are packed, groups are whole blocks of channels, and there are several positions.
         """
-        planes = PLANES.get(work.dtypes)
-        if planes is None or not has_tiles(machine) or not work.macs or narrow_groups(work) or {work.x.block, work.y.block} != {LANES}:
+        planes = planes_of(work.dtypes, halves="xy")
+        if not planes or not has_tiles(machine) or not work.macs or narrow_groups(work) or {work.x.block, work.y.block} != {LANES}:
             return []
         p = problem(work)
         if p.rows.out * p.columns.out == 1:
@@ -83,7 +85,7 @@ class _AmxConv:
         """Return (blocks of outputs of all groups, steps of the sum, planes, pairs of a step, outputs of a block)."""
         p = problem(work)
         window = _window(p)
-        return Tensor((p.groups * p.outputs, window.steps, PLANES[work.dtypes], window.pairs, LANES))
+        return Tensor((p.groups * p.outputs, window.steps, PLANES[work.weights], window.pairs, LANES))
 
     def pack(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
@@ -175,7 +177,7 @@ class _AmxEmitter(PaddedCopy):
 
     def emit(self) -> None:
         p, plan, window = self.p, self.plan, _window(self.p)
-        parts, out_parts, planes = plan.parts, plan.output_parts, PLANES[self.work.dtypes]
+        parts, out_parts, planes = plan.parts, plan.output_parts, PLANES[self.work.weights]
         self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, planes)
         with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, planes)) as piece:
             out_part = self.take(piece, parts, 1, 1)
@@ -268,7 +270,7 @@ class _AmxEmitter(PaddedCopy):
             with T.vectorized(0, LANES) as v:
                 index = [image, block + j, y_row, y_column]
                 value = self.sums[at, j * LANES + v]
-                store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, value, index, v))
+                write(self.y, self.work.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, value, index, v))
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
     cycles_per_second,
     even_rows,
     has_tiles,
+    planes_of,
     products,
     release,
     scratch,
@@ -62,8 +63,8 @@ class _AmxDense:
 
     def plans(self, work: Dense, machine: Machine) -> list[AmxDensePlan]:
         """Return tile choices, best estimate first; [] unless factors are bfloat16, there are rows, and the right side is one weight."""
-        planes = PLANES.get(work.dtypes)
-        if planes is None or not (has_tiles(machine) and work.constant and work.shared and work.macs and work.batch * work.m > 1):
+        planes = planes_of(work.dtypes)
+        if not planes or not (has_tiles(machine) and work.constant and work.shared and work.macs and work.batch * work.m > 1):
             return []
         found: dict[tuple[tuple[str, int], ...], AmxDensePlan] = {}
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
@@ -76,7 +77,7 @@ class _AmxDense:
 
     def packed(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Tensor:
         """Return (tiles of columns, steps of k, planes, pairs of a step, columns of a tile)."""
-        return Tensor((-(-work.n // LANES), _steps(work), PLANES[work.dtypes], _pairs(work), LANES))
+        return Tensor((-(-work.n // LANES), _steps(work), PLANES[work.dtypes.weights], _pairs(work), LANES))
 
     def pack(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
@@ -105,7 +106,7 @@ FAMILY = _AmxDense()
 
 
 def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any) -> None:
-    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), PLANES[work.dtypes]
+    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), PLANES[work.dtypes.weights]
     high, wide, row_pieces, column_pieces = plan.high, plan.wide, plan.row_pieces, plan.column_pieces
     tiles = _tiles(work, high, wide, planes)
     rows, column_tiles = tiles.rows, -(-work.n // LANES)

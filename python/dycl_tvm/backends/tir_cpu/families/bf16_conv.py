@@ -11,12 +11,13 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
 from dycl_tvm.backends.tir_cpu.words.convolution import narrow_groups, problem
 from dycl_tvm.backends.tir_cpu.words.dot_convolution import Dot, DotPlan, DotTiles, pack_words
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import takes, write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
@@ -43,9 +44,9 @@ class _Bf16Conv:
     def plans(self, work: Conv2D, machine: Machine) -> list[DotPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless factors are bfloat16, input and output are packed float32, and groups are whole blocks of channels.
+        [] unless factors are bfloat16, input and output are packed, and groups are whole blocks of channels.
         """
-        if not has_instructions(machine) or work.dtypes != ROUNDED or not work.macs:
+        if not has_instructions(machine) or not takes(work.dtypes, weights="bfloat16") or not work.macs:
             return []
         if {work.x.block, work.y.block} != {LANES} or narrow_groups(work):
             return []
@@ -93,6 +94,11 @@ class _Emitter(DotTiles):
         """See :class:`DotTiles`."""
         return pairs(values)
 
+    def own_word(self, block: Any, place: tuple[Any, Any, Any], number: Any) -> Any:
+        """See :class:`DotTiles`."""
+        image, row, column = place
+        return T.reinterpret("int32", self.x[image, block, row, column, T.ramp(2 * number, 1, 2)])
+
     def multiply(self, total: Any, word: Any, number: Any) -> Any:
         """See :class:`DotTiles`."""
         return dot(total, word, self.weights[number, self.lane])
@@ -103,4 +109,4 @@ class _Emitter(DotTiles):
             image, y_row, y_column = self.p.place(self.n, row + a, column + b)
             with T.vectorized(0, LANES) as v:
                 index = [image, block + j, y_row, y_column]
-                store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, acc[v], index, v))
+                write(self.y, self.work.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, acc[v], index, v))

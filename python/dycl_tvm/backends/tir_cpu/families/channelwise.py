@@ -23,6 +23,7 @@ from dycl_tvm.backends.tir_cpu.reading.ranges import Decider, branches, conjunct
 from dycl_tvm.backends.tir_cpu.words.epilogue import epilogue_buffers, finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import memory_type, read, write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 __all__ = ["ChannelwiseOp", "channelwise", "kernel"]
@@ -54,8 +55,8 @@ def kernel(op: ChannelwiseOp, layouts: Sequence[Tensor], machine: Machine, epilo
         Columns of a tile; 0 chooses.
     """
     *inputs, y = layouts
-    buffers = [(f"x{k}", t.physical, t.dtype) for k, t in enumerate(inputs)]
-    names = [*buffers, *epilogue_buffers(epilogue), ("y", y.physical, y.dtype)]
+    buffers = [(f"x{k}", t.physical, memory_type(t.dtype)) for k, t in enumerate(inputs)]
+    names = [*buffers, *epilogue_buffers(epilogue), ("y", y.physical, memory_type(y.dtype))]
     return prim_func(names, lambda *b: _Emitter(op, inputs, y, machine, epilogue, b, tile).run())
 
 
@@ -232,7 +233,7 @@ class _Emitter:
             with T.vectorized(zero, _int64(self.lanes)) as lane:
                 value = self._element(self.op.value, point, lane, None if total is None else total(lane))
                 index = [self.n, self.cb, *spatial]
-                store(self.out, [*index, lane], finish(self.epilogue, self.operands, self.y, value, index, lane))
+                write(self.out, self.y, [*index, lane], finish(self.epilogue, self.operands, self.y, value, index, lane))
             return
         block = T.alloc_buffer((self.lanes,), self.op.y.dtype)
         with T.vectorized(zero, _int64(self.lanes)) as lane:
@@ -388,7 +389,7 @@ class _Emitter:
         elif dim is not None:
             channel = self.cb * self.lanes + lane
             index[dim] = tirx.min(channel, _int64(self.channels - 1)) if self.channels % self.lanes else channel
-        return buffer[tuple(index)] if index else buffer[()]
+        return read(buffer, tensor, index)
 
 
 class _Point:

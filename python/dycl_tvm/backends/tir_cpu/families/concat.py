@@ -10,15 +10,16 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.epilogue import epilogue_buffers, finish
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import computed_type, memory_type, read, write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 
 def takes(parts: Sequence[Tensor], y: Tensor) -> bool:
     """Whether :func:`kernel` can concatenate packed parts to ``y``."""
     block = y.block
-    packed = block > 1 and len(y.shape) > 2 and all(p.block == block and p.dtype == y.dtype for p in parts)
+    packed = block > 1 and len(y.shape) > 2 and all(p.block == block and computed_type(p.dtype) == computed_type(y.dtype) for p in parts)
     return packed and all(p.shape[1] % block == 0 for p in parts[:-1]) and sum(p.shape[1] for p in parts) == y.shape[1]
 
 
@@ -36,7 +37,7 @@ def kernel(parts: Sequence[Tensor], y: Tensor, machine: Machine, epilogue: Epilo
     """
     if not takes(parts, y):
         raise ValueError(f"blocks of {parts} cannot be concatenated to {y}")
-    inputs = [(f"x{k}", p.physical, p.dtype) for k, p in enumerate(parts)]
+    inputs = [(f"x{k}", p.physical, memory_type(p.dtype)) for k, p in enumerate(parts)]
 
     def body(*buffers: Any) -> None:
         batch, blocks, rows, *rest, lanes = y.physical
@@ -62,8 +63,9 @@ def kernel(parts: Sequence[Tensor], y: Tensor, machine: Machine, epilogue: Epilo
                     at = [row, *(stack.enter_context(T.serial(0, extent)) for extent in rest)]
                     lane = stack.enter_context(T.vectorized(0, lanes))
                     index = [n, cb - first, *at, lane]
-                    store(out, [n, cb, *at, lane], finish(epilogue, operands, y, xs[number][tuple(index)], [n, cb, *at], lane))
+                    value = read(xs[number], parts[number], index)
+                    write(out, y, [n, cb, *at, lane], finish(epilogue, operands, y, value, [n, cb, *at], lane))
 
             copy(0, 0)
 
-    return prim_func([*inputs, *epilogue_buffers(epilogue), ("y", y.physical, y.dtype)], body)
+    return prim_func([*inputs, *epilogue_buffers(epilogue), ("y", y.physical, memory_type(y.dtype))], body)

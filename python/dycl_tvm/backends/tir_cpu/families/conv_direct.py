@@ -25,6 +25,7 @@ from dycl_tvm.backends.tir_cpu.words.cost import one_core
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
@@ -223,7 +224,7 @@ class _Tile:
             image, row, column = p.place(self.n, self.row + a, self.column + b)
             with T.vectorized(0, p.lanes) as lane:
                 index = [image, self.block + k, row, column]
-                store(e.y, [*index, lane], finish(e.epilogue, e.operands, e.work.y, acc[lane], index, lane))
+                write(e.y, e.work.y, [*index, lane], finish(e.epilogue, e.operands, e.work.y, acc[lane], index, lane))
 
     # -- the sum -----------------------------------------------------------------------------------------------------------
 

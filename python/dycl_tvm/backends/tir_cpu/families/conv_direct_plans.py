@@ -13,7 +13,8 @@ from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, large
 from dycl_tvm.backends.tir_cpu.words.cost import PIECE, UNEVEN, one_core, turns
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D
+from dycl_tvm.backends.tir_cpu.words.storage import takes
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
 #: Multiply-adds of one row of the kernel from which on its taps are a loop, where the tile reaches all of them.
 WIDE_TAPS = 300
@@ -90,7 +91,7 @@ def unrolled_lanes(p: Problem, sums: int) -> tuple[int, int | None]:
 
 def direct_plans(work: Conv2D, machine: Machine) -> list[DirectPlan]:
     """Return the plans of a float32 convolution, best estimate first; [] if its groups are no whole blocks or its layouts are others."""
-    if work.dtypes != FLOAT32 or work.y.block != machine.lanes or not work.macs:
+    if not takes(work.dtypes, halves="y") or work.y.block != machine.lanes or not work.macs:
         return []
     if work.x.block not in (1, machine.lanes) or narrow_groups(work):
         return []

@@ -34,7 +34,8 @@ from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape,
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.storage import takes
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
 class _ConvWinograd:
@@ -115,6 +116,6 @@ def _takes(work: Conv2D, machine: Machine) -> bool:
         and work.dilation == (1, 1)
         and work.groups == 1
         and work.x.block == work.y.block == machine.lanes
-        and work.dtypes == FLOAT32
+        and takes(work.dtypes)
         and min(work.y.shape) > 0
     )

@@ -15,6 +15,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.storage import read, write
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
 from dycl_tvm.errors import UsageError
 
@@ -233,12 +234,12 @@ class Loops:
                     row = h * s.m - top + i
                     if i >= top and (tile_rows - 1) * s.m - top + i < height:  # inside, whatever the tile
                         with T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), self.x[image, c, row, q, e])
+                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
                         continue
                     # a branch: a Select would read the row before it knows
                     with T.If(tirx.all(row >= 0, row < height)):
                         with T.Then(), T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), self.x[image, c, row, q, e])
+                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
                         with T.Else(), T.vectorized(0, s.lanes) as e:
                             store(d, (i, e), tirx.const(0, "float32"))
                 with T.vectorized(0, s.lanes) as e:
@@ -331,7 +332,7 @@ class Loops:
                         guards.append(column < width)
                     with _Guarded(guards), T.vectorized(0, s.lanes) as e:
                         index = (image, block, row, column)
-                        store(self.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
+                        write(self.y, s.work.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
 
 
 def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:

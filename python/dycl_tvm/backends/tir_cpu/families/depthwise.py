@@ -21,7 +21,8 @@ from dycl_tvm.backends.tir_cpu.words.cost import overlapped
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.storage import computed_type, takes
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Depthwise:
 
     def plans(self, work: Conv2D, machine: Machine) -> list[DepthwisePlan]:
         """Return tiles of columns. One output channel an input channel; input and output packed by the machine's lanes."""
-        if not is_depthwise(work, machine) or work.dtypes != FLOAT32:
+        if not is_depthwise(work, machine) or not takes(work.dtypes):
             return []
         return self.tiled(work, machine)
 
@@ -106,7 +107,7 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
 
     n, c, h, w = (axis(a) for a in "nchw")
     taps = (axis("i"), axis("j"))
-    x = tirx.decl_buffer(work.x.shape, work.x.dtype, "x")
+    x = tirx.decl_buffer(work.x.shape, computed_type(work.x.dtype), "x")
     filters = tirx.decl_buffer((1, work.x.shape[1], *work.kernel), weights, "w")
     at = [
         v * int64(s) + tap * int64(d) - int64(p)
@@ -123,5 +124,5 @@ def _operator(work: Conv2D) -> ChannelwiseOp:
     left, right = (f if str(f.ty.dtype) == sums else f.astype(sums) for f in factors)
     element = left * right
     reduction = Reduction(taps, work.kernel, tirx.const(0, sums), element, tuple(guard), total, item, total + item)
-    inputs = (Tensor(work.x.shape, work.x.dtype), Tensor((1, work.x.shape[1], *work.kernel), weights))
+    inputs = (Tensor(work.x.shape, computed_type(work.x.dtype)), Tensor((1, work.x.shape[1], *work.kernel), weights))
     return ChannelwiseOp((x, filters), inputs, Tensor(work.y.shape, sums), (1, 1), (n, c, h, w), work.y.shape, result, result, reduction)

@@ -27,7 +27,8 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import is_parallel, parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.storage import takes, write
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 #: Multiply-adds that the tiles of one row may unroll to.
 _CODE = 2000
@@ -56,7 +57,7 @@ class Grouped:
         Depthwise ones have a family of their own. Kernels too wide for their borders to be unrolled are left.
         """
         depthwise = work.groups == work.x.shape[1] == work.y.shape[1]
-        if work.dtypes != FLOAT32 or work.y.block != machine.lanes or not work.macs:
+        if not takes(work.dtypes, halves="y") or work.y.block != machine.lanes or not work.macs:
             return []
         if work.x.block not in (1, machine.lanes) or depthwise or not narrow_groups(work):
             return []
@@ -159,7 +160,7 @@ class _Emitter:
             image, y_row, y_column = p.place(self.n, row, column + j)
             with T.vectorized(0, lanes) as lane:
                 index = [image, self.block, y_row, y_column]
-                store(self.y, [*index, lane], finish(self.epilogue, self.operands, self.work.y, total[lane], index, lane))
+                write(self.y, self.work.y, [*index, lane], finish(self.epilogue, self.operands, self.work.y, total[lane], index, lane))
 
     def _step(self, sums: list[Any], uses: dict[int, list[tuple[int, int]]], row: Any, column: Any, i: Any, c: Any) -> None:
         """Emit the products of channel ``c`` of all groups with row ``i`` of their kernels."""

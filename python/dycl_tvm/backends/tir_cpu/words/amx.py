@@ -30,9 +30,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, ROUNDED, bf16_func, has_instructions, pairs, rest, rest_of_weight, word
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, has_instructions, pairs, rest, rest_of_weight, word
 from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import takes
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 from dycl_tvm.errors import UsageError
 
@@ -78,8 +79,17 @@ def _functions() -> str:
 _FUNCTIONS = _functions()
 
 
-#: Of the types of workloads that tiles compute, of how many bfloat16 each factor is the sum.
-PLANES = {ROUNDED: 1, DTypes(weights="bfloat16x3"): 3}
+#: Of the types of factors that tiles multiply, of how many bfloat16 each is the sum.
+PLANES = {"bfloat16": 1, "bfloat16x3": 3}
+
+
+def planes_of(dtypes: DTypes, halves: str = "") -> int:
+    """Return of how many bfloat16 each factor is the sum, and 0 for what tiles do not compute.
+
+    ``halves`` are those of x and y that may be stored as bfloat16, where factors are one of it.
+    """
+    planes = PLANES.get(dtypes.weights, 0)
+    return planes if takes(dtypes, halves if planes == 1 else "", dtypes.weights) else 0
 
 
 def has_tiles(machine: Machine) -> bool:

@@ -21,6 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.storage import HALF, memory_type
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 
 #: Lanes of the sums; elements that one instruction rounds.
@@ -81,7 +82,9 @@ def dot(total: Any, pair: Any, weights: Any) -> Any:
 
 
 def pairs(values: Any) -> Any:
-    """Return 16 float32 as 8 words of int32."""
+    """Return 16 float32, or 16 bfloat16 as they lie in memory, as 8 words of int32."""
+    if str(values.ty.dtype) == f"{memory_type(HALF)}x{LANES}":
+        return T.reinterpret(f"int32x{PAIRS}", values)
     return T.call_extern("int32x8", "dycl_bf16_pairs", values)
 
 

@@ -2,7 +2,8 @@
 """Direct convolutions by instructions that sum products of several neighbouring channels, such as pairs of bfloat16 and quads of 8 bits.
 
 A piece copies the input that it reaches as *words* of so many channels (:mod:`padded_copy`), of which all tiles of outputs (blocks of
-channels x rows x columns, in registers) read: a word for all lanes, against a vector of words of the weights.
+channels x rows x columns, in registers) read: a word for all lanes, against a vector of words of the weights. An input that lies in memory
+as words is read where it is, if the kernel has one tap and no padding.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class Dot:
         """Return the words that an output sums."""
         return p.inputs * p.rows.kernel * p.columns.kernel * self.words(p)
 
+    def reads_words(self, work: Conv2D) -> bool:
+        """Whether the input is read where it lies: as words already, each by one tap."""
+        return work.x.dtype == work.weights and work.kernel == (1, 1) and not any(work.padding)
+
     def seconds(self, p: Problem) -> float:
         """Return about how long one core takes: whether threads are worth it."""
         return p.groups * p.images * p.outputs * p.rows.out * p.columns.out * self.steps(p) * self.cycles / self.clock
@@ -141,6 +146,7 @@ class Dot:
                 if pieces > 1 and parts * output_parts > 8 * machine.cores and (fits and output_parts > 1):
                     continue
                 copies = places * p.inputs * p.groups * pieces / (output_parts if p.groups > 1 else 1) * self.copying / self.clock
+                copies = 0.0 if self.reads_words(work) else copies
                 passes = parts * p.images if weights / output_parts > machine.l2 / 2 else machine.cores
                 moved = weights * passes / machine.stream_rate(weights) if weights > machine.l2 / 2 else 0.0
                 alone = max(computing, moved) + 0.1 * moved + copies
@@ -222,10 +228,15 @@ class DotTiles(PaddedCopy):
     ) -> None:
         super().__init__(work, machine, epilogue, x, weights, operands, y)
         self.plan, self.dot, self.lanes, self.lane = plan, dot, dot.lanes, T.ramp(0, 1, dot.lanes)
+        self.in_place = dot.reads_words(work)
 
     @abstractmethod
     def word(self, values: Any) -> Any:
         """Return a block of channels of the input as words."""
+
+    def own_word(self, block: Any, place: tuple[Any, Any, Any], number: Any) -> Any:
+        """Return a word of a block of channels of the input, where it lies, at an (image, row, column)."""
+        raise NotImplementedError
 
     @abstractmethod
     def multiply(self, total: Any, word: Any, number: Any) -> Any:
@@ -243,7 +254,9 @@ class DotTiles(PaddedCopy):
         p, plan = self.p, self.plan
         with parallel(p.images * plan.output_parts * plan.parts, self.machine, self.dot.seconds(p)) as piece:
             out_part = self.take(piece, plan.parts, plan.rows, plan.columns)
-            self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent, self.lanes // self.dot.channels), "int32")
+            if not self.in_place:
+                shape = p.inputs, self.rows.extent, self.columns.extent, self.lanes // self.dot.channels
+                self.copy = T.alloc_buffer(shape, "int32")
             self.prepare()
             self.groups(out_part, plan.output_parts, tiles(cut(p.outputs, plan.blocks)))
 
@@ -255,16 +268,17 @@ class DotTiles(PaddedCopy):
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         """See :class:`PaddedCopy`."""
-        self.round(g)
+        if not self.in_place:
+            self.round(g)
         for out in cut(self.p.outputs, self.plan.blocks):
             low, high = tirx.max(span[0], out.first), tirx.min(span[1], out.last)
             with T.serial(0, tirx.max(0, high - low)) as t:
                 block = g * self.p.outputs + out.position(low + t)
                 for rows, row in self.rows.each():
                     for columns, column in self.columns.each():
-                        self._tile(block, out.size, rows.size, row, columns.size, column)
+                        self._tile(g, block, out.size, rows.size, row, columns.size, column)
 
-    def _tile(self, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
+    def _tile(self, g: Any, block: Any, blocks: int, height: int, row: Any, width: int, column: Any) -> None:
         """Emit a tile: ``blocks`` of outputs from ``block`` on, ``height`` x ``width`` positions from (``row``, ``column``) on."""
         p, lane = self.p, self.lane
         count, steps = self.dot.words(p), self.dot.steps(p)
@@ -280,8 +294,12 @@ class DotTiles(PaddedCopy):
                 first = block * steps + step * blocks
                 for a in range(height):
                     for b in range(width):
-                        at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
-                        word = self.copy[c, at[0], at[1], e]
+                        if self.in_place:
+                            place = p.place(self.n, p.rows.at(row + a, 0), p.columns.at(column + b, 0))
+                            word = self.own_word(g * p.inputs + c, place, e)
+                        else:
+                            at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
+                            word = self.copy[c, at[0], at[1], e]
                         for j in range(blocks):
                             acc = sums[a, b, j]
                             store(acc, [lane], self.multiply(acc[lane], word, first + j))

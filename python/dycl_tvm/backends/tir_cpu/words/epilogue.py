@@ -8,19 +8,20 @@ from typing import Any
 
 from tvm import tirx
 
+from dycl_tvm.backends.tir_cpu.words.storage import computed_type, memory_type, read
 from dycl_tvm.backends.tir_cpu.words.workload import Epilogue, Tensor
 
 
 def epilogue_buffers(epilogue: Epilogue) -> list[tuple[str, Sequence[int], str]]:
     """Return the buffers of the operands, for :func:`prim_func`."""
-    return [(f"operand_{k}", t.physical, t.dtype) for k, t in enumerate(epilogue.operands)]
+    return [(f"operand_{k}", t.physical, memory_type(t.dtype)) for k, t in enumerate(epilogue.operands)]
 
 
 def weighted_buffers(x: Tensor, weights: Tensor, epilogue: Epilogue, y: Tensor) -> list[tuple[str, Sequence[int], str]]:
     """Return the buffers of a kernel with packed weights, for :func:`prim_func`: x, weights, operands of the epilogue, y."""
 
     def buffer(name: str, tensor: Tensor) -> tuple[str, Sequence[int], str]:
-        return name, tensor.physical, tensor.dtype
+        return name, tensor.physical, memory_type(tensor.dtype)
 
     return [buffer("x", x), buffer("weights", weights), *epilogue_buffers(epilogue), buffer("y", y)]
 
@@ -41,15 +42,13 @@ def load_operand(buffer: Any, tensor: Tensor, index: Sequence[Any], lane: Any = 
     at = [0 if size == 1 else i for size, i in zip(tensor.shape, index)]
     if lane is None and tensor.block > 1:
         channel = at[1]
-        packed = (at[0], channel // tensor.block, *at[2:], channel % tensor.block)
-        return buffer[packed]
+        return read(buffer, tensor, (at[0], channel // tensor.block, *at[2:], channel % tensor.block))
     if lane is None:
-        return buffer[tuple(at)] if at else buffer[()]
+        return read(buffer, tensor, at)
     if tensor.block > 1:
-        packed = (*at, lane)
-        return buffer[packed]
+        return read(buffer, tensor, (*at, lane))
     assert len(tensor.shape) < 2 or tensor.shape[1] == 1, "an operand with channels has the output's layout"
-    return buffer[tuple(at)] if at else buffer[()]
+    return read(buffer, tensor, at)
 
 
 def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, index: Sequence[Any], lane: Any = None) -> Any:
@@ -57,6 +56,6 @@ def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, i
     loads = [load_operand(b, t, index, lane) for b, t in zip(operands, epilogue.operands)]
     result = epilogue.element(value, loads)
     if lane is not None and y.shape[1] % y.block:
-        zero = tirx.const(0, y.dtype)
+        zero = tirx.const(0, computed_type(y.dtype))
         result = tirx.Select(index[1] * y.block + lane < y.shape[1], result, zero)
     return result

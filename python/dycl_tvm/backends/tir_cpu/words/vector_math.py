@@ -143,13 +143,14 @@ def _erf(x: Value) -> Value:
     return (magnitude < 0.94).choose(x * _polynomial(_ERF_SMALL, x * x), large)
 
 
-_FORMULAS: dict[str, Callable[[Value], Value]] = {}
+#: By the name of an operator, the function of vectors of so many lanes that it becomes, in LLVM's language.
+_FUNCTIONS: dict[str, Callable[[int], str]] = {}
 
 
-def _operator(name: str, formula: Callable[[Value], Value]) -> Callable[[Any], Any]:
-    """Make an operator; return what makes its calls."""
+def _operator(name: str, function: Callable[[int], str], dtype: str = "float32") -> Callable[[Any], Any]:
+    """Make an operator of float32; return what makes its calls, whose results are of ``dtype``."""
     full = f"dycl.{name}"
-    _FORMULAS[full] = formula
+    _FUNCTIONS[full] = function
     # without side effects; of each lane apart
     for key, value in (("TCallEffectKind", 1), ("TVectorizable", True), ("TScriptPrinterName", full)):
         tvm.ir.register_op_attr(full, key, value)
@@ -157,9 +158,22 @@ def _operator(name: str, formula: Callable[[Value], Value]) -> Callable[[Any], A
 
     def call(x: Any) -> Any:
         assert str(x.ty.dtype) == "float32", f"{name} of {x.ty}"
-        return tirx.call_intrin("float32", full, x)
+        return tirx.call_intrin(dtype, full, x)
 
     return call
+
+
+def _formula(name: str, formula: Callable[[Value], Value]) -> Callable[[Any], Any]:
+    """Make an operator by its arithmetic."""
+    return _operator(name, lambda lanes: Function(lanes).define(_symbol(f"dycl.{name}", lanes), formula))
+
+
+def _to_bfloat16(lanes: int) -> str:
+    wide, half, bits = (t if lanes == 1 else f"<{lanes} x {t}>" for t in ("float", "bfloat", "i16"))
+    return (
+        f"define {bits} @{_symbol('dycl.to_bfloat16', lanes)}({wide} %x) alwaysinline nounwind {{\n"
+        f"  %rounded = fptrunc {wide} %x to {half}\n  %bits = bitcast {half} %rounded to {bits}\n  ret {bits} %bits\n}}\n"
+    )
 
 
 def _symbol(name: str, lanes: int) -> str:
@@ -176,7 +190,7 @@ def _extern(name: str, call: Any) -> Any:
 
 @functools.cache
 def _definitions(name: str) -> str:
-    return "".join(Function(lanes).define(_symbol(name, lanes), _FORMULAS[name]) for lanes in _LANES)
+    return "".join(_FUNCTIONS[name](lanes) for lanes in _LANES)
 
 
 def with_functions(fn: Any) -> Any:
@@ -184,7 +198,7 @@ def with_functions(fn: Any) -> Any:
     used: set[str] = set()
 
     def visit(call: Any) -> None:
-        if getattr(call.op, "name", "") in _FORMULAS:
+        if getattr(call.op, "name", "") in _FUNCTIONS:
             used.add(call.op.name)
 
     tvm_ffi.structural_walk(fn.body, (Call, visit))
@@ -195,14 +209,16 @@ def with_functions(fn: Any) -> Any:
 
 
 #: e^x of a float32 expression.
-exp = _operator("exp", _exp)
+exp = _formula("exp", _exp)
 #: e^x for x <= 0 or NaN, but 0 where the result would be subnormal: for sums that a softmax divides by, 1e-38 of the largest term is lost.
-exp_of_difference = _operator("exp_of_difference", _exp_of_difference)
+exp_of_difference = _formula("exp_of_difference", _exp_of_difference)
 #: 1 / (1 + e^-x) of a float32 expression.
-sigmoid = _operator("sigmoid", _sigmoid)
+sigmoid = _formula("sigmoid", _sigmoid)
 #: tanh(x) of a float32 expression.
-tanh = _operator("tanh", _tanh)
+tanh = _formula("tanh", _tanh)
 #: e^x - 1 of a float32 expression.
-expm1 = _operator("expm1", _expm1)
+expm1 = _formula("expm1", _expm1)
 #: erf(x) of a float32 expression.
-erf = _operator("erf", _erf)
+erf = _formula("erf", _erf)
+#: The bits of a float32 expression that is rounded to bfloat16, as int16.
+to_bfloat16 = _operator("to_bfloat16", _to_bfloat16, "int16")

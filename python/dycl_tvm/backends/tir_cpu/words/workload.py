@@ -129,6 +129,10 @@ class Conv2D:
         """Return the same with factors of another type."""
         return replace(self, weights=dtype)
 
+    def stored(self, x: str, y: str) -> Conv2D:
+        """Return the same with an input and an output of other types in memory."""
+        return replace(self, x=replace(self.x, dtype=x), y=replace(self.y, dtype=y))
+
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
