@@ -37,7 +37,7 @@ int32_t FailRaise(const char* kind, const char* message, uint32_t origin) {
 }
 
 int32_t FailMemory() {
-  SetError("RuntimeError", "there is no memory for the stack of a recursive function");
+  NoMemory("there is no memory for the stack of a recursive function");
   return kRunFailed;
 }
 
@@ -51,7 +51,8 @@ bool GrowStack(Stack& stack, size_t bytes) {
 }
 
 bool FailCall(uint32_t call) {
-  if (LastErrorKind()[0] == '\0') SetError("RuntimeError", "the kernel gave no reason");
+  // Whoever runs the program says what kind of error that is.
+  if (LastErrorKind()[0] == '\0') SetError("", "the kernel gave no reason");
   AppendError("\n  in kernel %s (call %u)", kProgram.kernels[kProgram.calls[call].kernel].symbol,
               call);
   return false;

@@ -67,6 +67,13 @@ int32_t ReferToSelf(void** self) {
   return ArtifactError("the library '%s' cannot be held in memory: the loader has another", name);
 }
 
+// Whoever calls has the library open too, so this is not the last reference.
+void LetGo() {
+  void* self = g_self;
+  g_self = nullptr;
+  if (self != nullptr) dlclose(self);
+}
+
 // When the library leaves memory. At the end of a program threads may still run, so that nothing is
 // taken from them.
 __attribute__((destructor)) void Leave() {
@@ -82,7 +89,10 @@ int32_t HoldLibrary() {
                                                   AfterForkInChild) == 0;
   if (!g_knows_forks) return NoMemory("there is no memory to know of fork()");
   if (int32_t status = ReferToSelf(&g_self)) return status;
-  JoinProcessPool();
+  if (!JoinProcessPool()) {
+    LetGo();
+    return NoMemory("there is no memory to share the threads of the process");
+  }
   g_held.store(true);
   return DYCL_OK;
 }
@@ -115,10 +125,7 @@ int32_t Unload(DyclModel* model) {
   LeaveProcessPool();
   FreeWorkspaces();
   g_held.store(false);
-  void* self = g_self;
-  g_self = nullptr;
-  // Whoever calls has the library open too, so this is not the last reference.
-  if (self != nullptr) dlclose(self);
+  LetGo();
   return DYCL_OK;
 }
 

@@ -83,6 +83,15 @@ DyclSession* Known(int64_t handle) {
   return handle >= 1 && handle <= known ? (*g_sessions)[static_cast<size_t>(handle - 1)] : nullptr;
 }
 
+// A place for a session, before there is one: it has an end only by its handle. Stays null where
+// none is made.
+size_t NewPlace() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_sessions == nullptr) g_sessions = new std::vector<DyclSession*>;
+  g_sessions->push_back(nullptr);
+  return g_sessions->size() - 1;
+}
+
 void NoSession(const char* function, int64_t handle) {
   UsageError("%s: %lld is not a session; create() makes one", function,
              static_cast<long long>(handle));
@@ -194,6 +203,7 @@ class Args {
 int Create(Args& args, TVMFFIAny* result) {
   std::string path;
   if (args.left() != 0 && !args.String(&path)) return Raise();
+  const size_t place = NewPlace();
   DyclModel* model = nullptr;
   DyclSession* session = nullptr;
   if (dycl_model_create(path.empty() ? nullptr : path.c_str(), &model) != DYCL_OK) return Raise();
@@ -201,9 +211,8 @@ int Create(Args& args, TVMFFIAny* result) {
   dycl_model_destroy(model);  // the session keeps it
   if (status != DYCL_OK) return Raise();
   std::lock_guard<std::mutex> lock(g_mutex);
-  if (g_sessions == nullptr) g_sessions = new std::vector<DyclSession*>;
-  g_sessions->push_back(session);
-  SetInt(result, static_cast<int64_t>(g_sessions->size()));
+  (*g_sessions)[place] = session;
+  SetInt(result, static_cast<int64_t>(place) + 1);
   return 0;
 }
 

@@ -40,7 +40,6 @@ int32_t SessionPriority::Set(int32_t priority) {
                       static_cast<int>(priority));
   }
   RunsByPriority* runs = ProcessRuns();
-  if (runs == nullptr) return NoMemory("there is no memory for priorities");
   const int change = (priority != DYCL_PRIORITY_NORMAL) - (value_ != DYCL_PRIORITY_NORMAL);
   runs->sessions.fetch_add(static_cast<uint32_t>(change));
   value_ = priority;

@@ -224,13 +224,15 @@ bool UseCallers(const CallersThreads* threads) {
 }
 
 // As another library was told. This one may run a kernel already, so that nobody is waited for.
-void UseCallersOf(PoolHost* other) {
+// False where there is no memory.
+bool UseCallersOf(PoolHost* other) {
   CallersThreads threads;
   other->callers(&threads);
-  if (threads.function == nullptr) return;
+  if (threads.function == nullptr) return true;
   auto* made = new (std::nothrow) CallersThreads(threads);
   const CallersThreads* none = nullptr;
   if (made != nullptr && !g_callers.compare_exchange_strong(none, made)) delete made;
+  return made != nullptr;
 }
 
 // Refers to `runs`, unless the library does so already.
@@ -245,6 +247,12 @@ void ShareRunsOf(PoolHost* other) {
   RunsByPriority* runs = other->runs.load();
   if (runs != nullptr) runs->references.fetch_add(1);
   TakeRuns(runs);
+}
+
+// Forgets what was taken over from other libraries, or is shared with them.
+void Forget() {
+  delete g_callers.exchange(nullptr);
+  Release(Ours().runs.exchange(nullptr));
 }
 
 }  // namespace
@@ -267,18 +275,25 @@ void ForkedProcessPool() {
 
 RunsByPriority* ProcessRuns() { return Ours().runs.load(std::memory_order_relaxed); }
 
-void JoinProcessPool() {
+bool JoinProcessPool() {
+  bool good = true;
   // How threads run was said to those that were there.
   if (PoolHost* other = PinOne(nullptr, 0)) {
     ThreadSettings settings;
     other->settings(&settings);
-    UseCallersOf(other);
+    good = UseCallersOf(other);
     ShareRunsOf(other);
     Unpin(other);
     if (settings.said != 0) ThreadPool::Configure(settings);
   }
   TakeRuns(NewRunsByPriority());
-  Ours().pins.fetch_or(kOpen);
+  good = good && ProcessRuns() != nullptr;
+  if (good) {
+    Ours().pins.fetch_or(kOpen);
+  } else {
+    Forget();
+  }
+  return good;
 }
 
 void LeaveProcessPool() {
@@ -293,8 +308,7 @@ void LeaveProcessPool() {
     Unpin(other);
   }
   ours.of.store(nullptr);
-  delete g_callers.exchange(nullptr);
-  Release(ours.runs.exchange(nullptr));
+  Forget();
   ThreadPool::EndShared();
 }
 

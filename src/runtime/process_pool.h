@@ -41,12 +41,13 @@ struct PoolHost {
   // Uses others. When it returns, nobody is in the function that was there before; false where
   // there is no memory.
   bool (*use_callers)(const CallersThreads* threads);
-  // The runs that go on, the same for all libraries; null where there was no memory for it.
+  // The runs that go on, the same for all libraries; null in one that does not take part.
   std::atomic<RunsByPriority*> runs;
 };
 
-// Takes part: offers the pool of this library, unless an older one is there.
-void JoinProcessPool();
+// Takes part: offers the pool of this library, unless an older one is there. False where there is
+// no memory.
+bool JoinProcessPool();
 // Leaves. When it returns no other library looks at this one, and its threads have ended.
 void LeaveProcessPool();
 
@@ -58,8 +59,8 @@ void ForkedProcessPool();
 // As the functions of ThreadPool do, in the pool of the process.
 int LaunchInProcessPool(ParallelLambda lambda, void* closure, int num_task);
 int ProcessPoolThreads();
-// The runs that go on in the process; null where there was no memory for it. Of a library that
-// takes part, in which a session is.
+// The runs that go on in the process; null in a library that does not take part: one with a session
+// does.
 RunsByPriority* ProcessRuns();
 // How the threads of all libraries run, those of sessions too.
 void ConfigureThreads(const ThreadSettings& settings);

@@ -501,7 +501,15 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
 }
 
 int32_t DyclSession::RunProgram() {
+  const uint32_t shortages = dycl::WorkspaceShortages();
   site_ = kProgram.run(frame_);
+  if (site_ == dycl::kRunFailed && dycl::LastErrorKind()[0] == '\0') {
+    // A kernel without memory only says that it failed.
+    if (dycl::WorkspaceShortages() != shortages) {
+      return dycl::NoMemory("there is no scratch memory: %s", dycl::LastErrorMessage());
+    }
+    dycl::SetError("RuntimeError", "%s", dycl::LastErrorMessage());
+  }
   if (site_ == dycl::kRunFailed) return dycl::LastStatus();
   return device_ != nullptr ? PlaceOutputs() : DYCL_OK;
 }

@@ -63,7 +63,10 @@ ThreadPool::ThreadPool(int num_threads) {
   static_cast<void>(CurrentThreadSettings());
   // Not an exception: kernels call, through whose frames none may go.
   workers_.reset(new (std::nothrow) Worker[num_threads - 1]);
-  if (workers_ == nullptr) return;
+  if (workers_ == nullptr) {
+    Warn("there is no memory for threads; kernels run on the one that calls");
+    return;
+  }
   for (int i = 0; i + 1 < num_threads; ++i) {
     workers_[i].pool = this;
     workers_[i].index = i;

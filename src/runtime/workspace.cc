@@ -38,6 +38,13 @@ pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 Cache* g_caches = nullptr;
 // Counts how often all were freed.
 uint32_t g_round = 0;
+// Counts how often a kernel got none. Not by thread: tasks of a kernel run in many.
+std::atomic<uint32_t> g_shortages{0};
+
+void* Short() {
+  g_shortages.fetch_add(1);
+  return nullptr;
+}
 
 struct Mine {
   Cache* cache;
@@ -89,7 +96,7 @@ Cache* ThisCache() {
 void* AllocWorkspace(int /*device_type*/, int /*device_id*/, uint64_t bytes, int /*dtype_code*/,
                      int /*dtype_bits*/) {
   Cache* cache = ThisCache();
-  if (cache == nullptr) return nullptr;
+  if (cache == nullptr) return Short();
   const int count = cache->count.load(std::memory_order_acquire);
   int best = -1;
   for (int i = 0; i < count; ++i) {
@@ -103,7 +110,7 @@ void* AllocWorkspace(int /*device_type*/, int /*device_id*/, uint64_t bytes, int
     cache->count.store(count - 1, std::memory_order_release);
   } else {
     void* memory = nullptr;
-    if (posix_memalign(&memory, kAlign, kAlign + bytes) != 0) return nullptr;
+    if (posix_memalign(&memory, kAlign, kAlign + bytes) != 0) return Short();
     block = static_cast<Header*>(memory);
     block->bytes = bytes;
   }
@@ -149,6 +156,8 @@ void ForkedWorkspaces() {
   g_caches->thread = ThisThread();
   g_caches->next = nullptr;
 }
+
+uint32_t WorkspaceShortages() { return g_shortages.load(); }
 
 void FreeUnusedWorkspaces() {
   pthread_mutex_lock(&g_mutex);

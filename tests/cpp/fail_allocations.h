@@ -1,19 +1,22 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
-// Lets one allocation of a thread fail. To be included once in a program that is linked with
-// -rdynamic, as count_allocations.h.
+// Lets one allocation of a process fail, in whichever of its threads. To be included once in a
+// program that is linked with -rdynamic, as count_allocations.h.
 #ifndef DYCL_TESTS_FAIL_ALLOCATIONS_H_
 #define DYCL_TESTS_FAIL_ALLOCATIONS_H_
 
+#include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstddef>
 
-// How many allocations of this thread succeed before one fails; -1: all.
-static thread_local long g_left = -1;
-static thread_local bool g_failed = false;
+// How many allocations succeed before one fails.
+static std::atomic<long> g_left{LONG_MAX};
+static std::atomic<bool> g_failed{false};
 
 static bool Fails() {
-  if (g_left < 0 || g_left-- > 0) return false;
-  g_failed = true;
+  if (g_left.fetch_sub(1) != 0) return false;
+  g_failed.store(true);
+  errno = ENOMEM;  // the system's threads rely on it
   return true;
 }
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from dycl_tvm.errors import CancelledError
+
 
 class Ticket:
     """What cancels one call and no other, whether it waits for its turn or runs. The call runs ``with`` it.
@@ -33,6 +35,8 @@ class Ticket:
 
     def __enter__(self) -> None:
         with self._lock:
+            if self._cancelled.value:  # libraries of version 0.2 do not look there
+                raise CancelledError("the call was cancelled before it began")
             self._runs = True
 
     def __exit__(self, *_: object) -> None:

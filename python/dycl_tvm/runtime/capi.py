@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -96,6 +95,12 @@ class RunOptions(ctypes.Structure):
     ]
 
 
+class ProfileOptions(ctypes.Structure):
+    """``DyclProfileOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("events", c_void_p), ("capacity", c_size_t), ("every", c_uint32), ("reserved", c_uint32)]
+
+
 class ThreadOptions(ctypes.Structure):
     """``DyclThreadOptions``."""
 
@@ -125,6 +130,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_output": (c_int32, [c_void_p, c_size_t, POINTER(Value)]),
     "dycl_copy_output": (c_int32, [c_void_p, c_size_t, POINTER(DLTensor)]),
     "dycl_path": (c_int32, [c_void_p, POINTER(PathEntry), c_size_t, POINTER(c_size_t), POINTER(c_uint64)]),
+    "dycl_path_cut": (c_int32, [c_void_p, POINTER(c_uint64)]),
     "dycl_path_text": (c_int32, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
     "dycl_kernel_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
     "dycl_call_runs": (c_int32, [c_void_p, POINTER(c_uint64), c_size_t]),
@@ -132,6 +138,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_get_state": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "dycl_set_state": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "dycl_manual_seed": (c_int32, [c_void_p, c_uint64]),
+    "dycl_profile_start": (c_int32, [c_void_p, POINTER(ProfileOptions)]),
+    "dycl_profile_read": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64)]),
+    "dycl_profile_stop": (c_int32, [c_void_p]),
     "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
     "dycl_unload": (c_int32, [c_void_p]),
     "dycl_session_set_priority": (c_int32, [c_void_p, c_int32]),
@@ -140,35 +149,47 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_last_error_kind": (c_char_p, []),
 }
 
-#: Libraries of version 0.2, which still run, have none of these.
-_SINCE_0_3 = frozenset(
-    {"dycl_params_fd", "dycl_run_into", "dycl_set_log", "dycl_unload", "dycl_session_set_priority", "dycl_set_thread_options"}
-)
+
+class _Missing:
+    """Stands for a function that a library has not, which was built by an earlier version: it is missed where it is asked for."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self._path, self._name = path, name
+
+    def __call__(self, *_: Any) -> Any:
+        older = f"the library '{self._path}' is of an older version of dycl_tvm"
+        raise ArtifactError(f"{older}: it has no {self._name}. Build the model again.")
 
 
 def declare(library: ctypes.CDLL, path: str) -> None:
-    """Declare the functions of a library."""
+    """Declare the functions of a library.
+
+    No list says which of them are new: what a library must have is decided by what is asked of it. Every library of this format
+    has what the first release exported (``tests/abi``), and that is enough to load and to run.
+    """
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name, None)
-        if function is None and name in _SINCE_0_3:
-            setattr(library, name, _missing(path, name))
-        elif function is None:
-            raise _too_old(path, name)
+        if function is None:
+            setattr(library, name, _Missing(path, name))
         else:
             function.restype, function.argtypes = result, arguments
 
 
-def _too_old(path: str, name: str) -> ArtifactError:
-    return ArtifactError(f"the library '{path}' is of an older version of dycl_tvm: it has no {name}. Build the model again.")
+def has(library: ctypes.CDLL, name: str) -> bool:
+    """Whether a library has a function of the interface, or was built before there was such."""
+    return not isinstance(getattr(library, name), _Missing)
 
 
-def _missing(path: str, name: str) -> Callable[..., Any]:
-    """Return what stands for a function that a library of version 0.2 has not: it is missed only where it is asked for."""
+def demand(library: ctypes.CDLL, name: str) -> None:
+    """Refuse a library that has no such function, where it would pass over what it does not know.
 
-    def call(*_: Any) -> Any:
-        raise _too_old(path, name)
-
-    return call
+    Raises
+    ------
+    ArtifactError
+        If it has none.
+    """
+    if not has(library, name):
+        getattr(library, name)()
 
 
 def check(library: ctypes.CDLL, status: int) -> None:

@@ -47,7 +47,7 @@ class Library(ctypes.CDLL):
     @property
     def is_older(self) -> bool:
         """Whether it is of a version in which libraries stayed in memory, and knew nothing of how threads are to run."""
-        return not isinstance(self.dycl_unload, self._FuncPtr)
+        return not capi.has(self, "dycl_unload")
 
     def forget(self) -> None:
         """Forget the functions: their code is no longer there."""
@@ -131,11 +131,14 @@ def unload(library: Library) -> None:
     ------
     UsageError
         If anything of it is in use.
+    ArtifactError
+        If it was built before this was possible.
     """
     with _lock:
         handle = library._handle
         if _open.get(handle) is not library:
             return
+        capi.demand(library, "dycl_unload")
         if _kept or _makers[handle]:
             makes = "a module is being made of it, in another thread or in what a signal handler has interrupted"
             raise UsageError(f"the library '{library._name}' cannot be unloaded: {makes}")

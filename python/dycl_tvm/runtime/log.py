@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from dycl_tvm.errors import UsageError
+from dycl_tvm.runtime import capi
 
 Level = Literal["print", "warning"]
 
@@ -28,6 +29,7 @@ def set_log(library: ctypes.CDLL, function: Callable[[Level, str], None] | None,
     """Send the texts of a library to ``function``; None: where they go at first."""
     if level not in _LEVELS[1:]:
         raise UsageError(f"level is 'print' or 'warning', not {level!r}")
+    capi.demand(library, "dycl_set_log")
     tell = library.dycl_set_log
     if function is None:
         tell(None, None, 1)

@@ -242,7 +242,9 @@ class Module(LastCall):
         Raises
         ------
         UsageError
-            If the network runs on a GPU, if the library is too old, or (in the ``with``) if the module is being profiled already.
+            If the network runs on a GPU, or (in the ``with``) if the module is being profiled already.
+        ArtifactError
+            If the library was built before this was possible.
         """
 
         @contextmanager
@@ -321,15 +323,15 @@ class Module(LastCall):
             budget.fill(options)
             options.cancelled = None if ticket is None else ticket.address
             self._site, self._entered = None, False
-            try:
-                with ticket or _ALWAYS:
+            with ticket or _ALWAYS:
+                try:
                     if into is None or into.direct is None:
                         status = self._library.dycl_run_with(self._session, inputs.values, inputs.count, options, self._taken)
                     else:
                         given = inputs.values, inputs.count, into.direct, len(into.direct)
                         status = self._library.dycl_run_into(self._session, *given, options, self._taken)
-            finally:
-                self._entered = True
+                finally:
+                    self._entered = True
             if status != capi.OK:
                 self._check(status)
             site = self._site = self._taken.value

@@ -71,8 +71,9 @@ class ParamsPlace:
 
     def open(self, library: ctypes.CDLL) -> ctypes.c_void_p:
         """Return the model that a library makes of them."""
-        if self._options.params_from != capi.PARAMS_FROM_PATH:
-            library.dycl_params_fd(None)  # a library that has it knows these options; others would look for a path
+        if self._options.params_from != capi.PARAMS_FROM_PATH or self.mmap == "sealed":
+            # A library that has it knows these options; others would look for a path, and only copy.
+            capi.demand(library, "dycl_params_fd")
         handle = ctypes.c_void_p()
         where = None if self.path is None else os.fsencode(self.path)
         capi.check(library, library.dycl_model_create_with(where, ctypes.byref(self._options), ctypes.byref(handle)))

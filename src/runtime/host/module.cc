@@ -121,10 +121,13 @@ Status OpenCopy(const std::string& path, Reference* library, const DyclApi** api
   return status;
 }
 
-// An older library would look at the path only.
-bool NamesAPlace(const DyclModelOptions& options) {
-  return options.struct_size >= offsetof(DyclModelOptions, params_fd) &&
-         options.params_from != DYCL_PARAMS_FROM_PATH;
+// An older library would look at the path only, and copy what is to be sealed.
+const char* WhatIsNew(const DyclModelOptions& options) {
+  if (options.struct_size >= offsetof(DyclModelOptions, params_fd) &&
+      options.params_from != DYCL_PARAMS_FROM_PATH) {
+    return "params_from";
+  }
+  return options.copy_params == DYCL_PARAMS_SEAL ? "DYCL_PARAMS_SEAL" : nullptr;
 }
 
 std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
@@ -177,9 +180,8 @@ Result<Module> Module::FromApi(const DyclApi* api, const std::string& params,
   DyclModel* model = nullptr;
   const char* path = params.empty() ? nullptr : params.c_str();
   if (options != nullptr && !HAS(api, model_create_with)) return Missing("model_create_with");
-  if (options != nullptr && NamesAPlace(*options) && !HAS(api, params_fd)) {
-    return Missing("params_from");
-  }
+  const char* fresh = options != nullptr ? WhatIsNew(*options) : nullptr;
+  if (fresh != nullptr && !HAS(api, params_fd)) return Missing(fresh);
   int32_t status = options != nullptr ? api->model_create_with(path, options, &model)
                                       : api->model_create(path, &model);
   if (status != DYCL_OK) return LastError(api);

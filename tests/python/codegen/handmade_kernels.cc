@@ -86,6 +86,8 @@ KERNEL(k_scratch) {  // through two blocks of workspace
   Free free = reinterpret_cast<Free>(__TVMBackendFreeWorkspace);
   void* a = alloc(1, 0, bytes, 2, 32);
   void* b = alloc(1, 0, bytes, 2, 32);
+  if (a == nullptr || b == nullptr)
+    return free(1, 0, a) + free(1, 0, b) - 1;  // as TVM's kernels do
   memcpy(a, T(args, 0).data, bytes);
   memcpy(b, a, bytes);
   memcpy(T(args, 1).data, b, bytes);

@@ -16,6 +16,7 @@ import handmade
 import numpy as np
 import pytest
 
+from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import ArtifactError, UsageError
 from dycl_tvm.runtime import Module, load
 
@@ -162,3 +163,13 @@ def test_a_pickle_is_sealed_again(files: tuple[Path, Path]) -> None:
     copy = pickle.loads(pickle.dumps(load(*files, mmap="sealed")))
     assert copy.params_fd >= 0
     _is_right(copy)
+
+
+def test_a_file_that_is_written_to_while_it_is_read(files: tuple[Path, Path], tmp_path: Path) -> None:
+    params, program = tmp_path / "changing.params", tmp_path / "program"
+    params.write_bytes(files[1].read_bytes())
+    main = Path(__file__).parents[2] / "cpp" / "changing_params_main.cc"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags(), str(main), "-o", str(program)]
+    toolchain.find_compiler().run([*flags, "-ldl", "-rdynamic"], "program")
+    done = subprocess.run([program, files[0], params], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("what changes is refused\n", 0), done.stderr

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import handmade
@@ -14,6 +16,8 @@ from tvm.script import ir as I
 from tvm.script import tirx as T
 
 from dycl_tvm import codegen
+from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen.link import RESERVED_SYMBOLS
 from dycl_tvm.compile.program import CodeBlock, Kernel, KernelCall, KernelLibrary, Leave, Program, Site, Slot, Weight
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import load
@@ -151,3 +155,12 @@ def test_kernels_compiled_by_tvm(tmp_path: Path, threads: int) -> None:
     session = hosted["create"](str(tmp_path / "m.params"))
     hosted["run"](session, tvm.runtime.tensor(image.numpy()))
     np.testing.assert_array_equal(hosted["output"](session, 0).numpy(), got.numpy())
+
+
+def test_every_packed_function_is_exported_and_its_name_reserved(files: tuple[Path, Path]) -> None:
+    source = toolchain.runtime_sources().source / "packed.cc"
+    names = set(re.findall(r"^PACKED\((\w+), ", source.read_text(), re.M))
+    assert len(names) > 15
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(files[0])], capture_output=True, text=True, check=True).stdout
+    assert {name.removeprefix("__tvm_ffi_") for name in listing.split() if name.startswith("__tvm_ffi_")} == names
+    assert names == RESERVED_SYMBOLS

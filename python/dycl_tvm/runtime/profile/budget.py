@@ -59,19 +59,17 @@ class Budgets:
             raise UsageError("'budget_ms' is not a number")
         if profile is None:
             raise UsageError("a budget needs a profile, which says what going on takes: module.profile()")
-        if not hasattr(self._library, "dycl_path_cut"):
-            raise UsageError("the library was built before there were budgets; build the model again")
+        capi.demand(self._library, "dycl_path_cut")
         if self._known is None or self._known[0] is not profile or self._known[1] != profile.runs:
             self._known = profile, profile.runs, needed_times(profile, self._metadata)
         return Budget(-1.0 if milliseconds <= 0 else milliseconds, self._known[2])
 
     def cut(self, session: ctypes.c_void_p) -> int | None:
         """Return which decision of the last run's path was forced by its budget; None for none."""
-        if not hasattr(self._library, "dycl_path_cut"):
+        if not capi.has(self._library, "dycl_path_cut"):
             return None
-        at, function = ctypes.c_uint64(), self._library.dycl_path_cut
-        function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)]
-        capi.check(self._library, function(session, ctypes.byref(at)))
+        at = ctypes.c_uint64()
+        capi.check(self._library, self._library.dycl_path_cut(session, ctypes.byref(at)))
         return None if at.value == _NOT_CUT else at.value
 
 

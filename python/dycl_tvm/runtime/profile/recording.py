@@ -44,8 +44,8 @@ class Recording(Profile):
         capacity: int = CAPACITY,
         every: int | None = None,
     ) -> None:
+        self._ring, self._session, self._rings = Ring(library, capacity, every), session, rings  # an older library is refused here
         super().__init__(metadata)
-        self._ring, self._session, self._rings = Ring(library, capacity, every), session, rings
 
     def __enter__(self) -> Recording:
         with self._session() as session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator
-from ctypes import POINTER, byref, c_int32, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import byref, c_size_t, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,6 @@ EVENT = np.dtype([("begin", "u8"), ("end", "u8"), ("kind", "u4"), ("index", "u4"
 START, CALL, DECISION, RUN = range(4)
 #: Instead of the return site of a run that ended in an error.
 _FAILED = 0xFFFFFFFF
-
-
-class _Options(ctypes.Structure):
-    """``DyclProfileOptions``."""
-
-    _fields_ = [("struct_size", c_size_t), ("events", c_void_p), ("capacity", c_size_t), ("every", c_uint32), ("reserved", c_uint32)]
 
 
 class Ring:
@@ -49,8 +43,7 @@ class Ring:
             raise UsageError(f"a profile needs room for events, got {capacity}")
         if every is not None and not 1 <= every < 2**32:
             raise UsageError(f"of how many runs one is timed is a number from 1 on, got {every}")
-        if not hasattr(library, "dycl_profile_start"):
-            raise UsageError("the library was built before there were profiles; build the model again")
+        capi.demand(library, "dycl_profile_start")
         self._library, self._every = library, every or 0
         self._events = np.zeros(capacity, EVENT)
         self._read = np.zeros(capacity, EVENT)
@@ -58,26 +51,21 @@ class Ring:
 
     def start(self, session: c_void_p) -> None:
         """Let the session write events from its next run on."""
-        options = _Options(sizeof(_Options), self._events.ctypes.data, len(self._events), self._every)
-        self._do("dycl_profile_start", [c_void_p, POINTER(_Options)], session, byref(options))
+        options = capi.ProfileOptions(sizeof(capi.ProfileOptions), self._events.ctypes.data, len(self._events), self._every)
+        capi.check(self._library, self._library.dycl_profile_start(session, byref(options)))
         self._lost_before = self.lost  # the session counts from its start on
 
     def read(self, session: c_void_p) -> Any:
         """Return the events since the last time, oldest first: an array that is valid until the next time."""
         written, lost = c_size_t(), c_uint64()
-        types = [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64)]
-        self._do("dycl_profile_read", types, session, self._read.ctypes.data, len(self._read), byref(written), byref(lost))
+        taken = self._read.ctypes.data, len(self._read), byref(written), byref(lost)
+        capi.check(self._library, self._library.dycl_profile_read(session, *taken))
         self.lost = self._lost_before + lost.value
         return self._read[: written.value]
 
     def stop(self, session: c_void_p) -> None:
         """Take the memory back."""
-        self._do("dycl_profile_stop", [c_void_p], session)
-
-    def _do(self, name: str, types: list[Any], *args: Any) -> None:
-        function = getattr(self._library, name)
-        function.restype, function.argtypes = c_int32, types
-        capi.check(self._library, function(*args))
+        capi.check(self._library, self._library.dycl_profile_stop(session))
 
 
 @dataclass
