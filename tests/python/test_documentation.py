@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import dycl_tvm
+import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -66,9 +67,8 @@ def test_links_of_the_site_lead_to_its_pages(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_model_of_the_tutorial(tmp_path: Path) -> None:
-    source = re.search(r"```python\n(.*?)```", (DOCS / "tutorial.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert source is not None
-    (tmp_path / "tutorial_model.py").write_text(source[1], encoding="utf-8")
+    source, *_ = pages.programs("tutorial.md", "# From a model to C++ and to a board", "python")
+    (tmp_path / "tutorial_model.py").write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("tutorial_model", tmp_path / "tutorial_model.py")
     assert spec is not None and spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
