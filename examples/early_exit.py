@@ -5,12 +5,13 @@ The network leaves at the first of its exits that is sure enough. How sure is an
 network runs, without another build. Prints accuracy, latency and where inputs left on the test images, and draws them with ``--plot``. Ends
 with 0 if every answer is PyTorch's.
 
-Needs ``pip install scikit-learn``, and matplotlib for the plot.
+Needs ``pip install scikit-learn``.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -116,24 +117,46 @@ def measured(module: dycl_tvm.Module, model: EarlyExit, images: torch.Tensor, la
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw accuracy against latency."""
-    import matplotlib
+    """Draw accuracy against latency, as SVG: any browser opens it."""
+    width, height, left, below = 640, 400, 60, 50
+    points = [(row.mean, 100 * row.accuracy, f"{row.threshold:g}" if row.threshold <= 1 else "last exit") for row in rows]
+    columns, lines = _ticks(0, max(x for x, _, _ in points)), _ticks(min(y for _, y, _ in points), max(y for _, y, _ in points))
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - columns[0]) / (columns[-1] - columns[0])
+        up = (y - lines[0]) / (lines[-1] - lines[0])
+        return left + across * (width - left - 70), (height - below) - up * (height - below - 40)
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    axes.plot([row.mean for row in rows], [100 * row.accuracy for row in rows], "o-", color="tab:blue")
-    for row in rows:
-        name = f"{row.threshold:g}" if row.threshold <= 1 else "last exit"
-        axes.annotate(name, (row.mean, 100 * row.accuracy), textcoords="offset points", xytext=(5, -10), fontsize=8)
-    axes.set_xlabel("mean latency, µs")
-    axes.set_ylabel("accuracy on images not trained on, %")
-    axes.set_title("One library, many thresholds")
-    axes.grid(alpha=0.3)
+    parts = [f'<text x="{width / 2}" y="22" font-size="15" text-anchor="middle">One library, many thresholds</text>']
+    parts.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">mean latency, µs</text>')
+    parts.append(
+        f'<text transform="translate(15 {height / 2}) rotate(-90)" text-anchor="middle">accuracy on images not trained on, %</text>'
+    )
+    for kind, ticks in (("x", columns), ("y", lines)):
+        for tick in ticks:
+            begin = place(tick, lines[0]) if kind == "x" else place(columns[0], tick)
+            end = place(tick, lines[-1]) if kind == "x" else place(columns[-1], tick)
+            parts.append(f'<path d="M{begin[0]:.1f} {begin[1]:.1f} L{end[0]:.1f} {end[1]:.1f}" stroke="#ddd"/>')
+            label = (begin[0], begin[1] + 16, "middle") if kind == "x" else (begin[0] - 6, begin[1] + 4, "end")
+            parts.append(f'<text x="{label[0]:.1f}" y="{label[1]:.1f}" text-anchor="{label[2]}">{tick:g}</text>')
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(mean, accuracy) for mean, accuracy, _ in points))
+    parts.append(f'<polyline points="{line}" fill="none" stroke="steelblue"/>')
+    for mean, accuracy, name in points:
+        x, y = place(mean, accuracy)
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="steelblue"/><text x="{x + 6:.1f}" y="{y + 13:.1f}">{name}</text>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">'
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    path.write_text("\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>\n"]), encoding="utf-8")
     print(f"drawn in {path}")
+
+
+def _ticks(least: float, most: float) -> list[float]:
+    """Return round numbers, the first not above and the last not below."""
+    rough = max(most - least, 1e-9) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    first = math.floor(least / step)
+    return [step * k for k in range(first, max(math.ceil(most / step), first + 1) + 1)]
 
 
 def main() -> int:
@@ -141,8 +164,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=15, help="of training (default 15: half a minute)")
     parser.add_argument("--images", type=int, default=600, help="how many test images are run at each threshold (default 600)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw accuracy against latency: .svg, .png or .pdf")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw accuracy against latency, as SVG")
     asked = parser.parse_args()
+    if asked.plot and asked.plot.suffix != ".svg":
+        parser.error(f"--plot writes SVG: {asked.plot.with_suffix('.svg')}")
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.images / LARGEST, dtype=torch.float32)[:, None]

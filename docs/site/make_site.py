@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Makes the documentation site: the pages of docs/, the interface from its docstrings, errors, and the graphs of the zoo in their viewer.
+"""Makes the documentation site: the pages of docs/, the interface from its docstrings, and the graphs of the zoo in their viewer.
 
 python docs/site/make_site.py [--networks NAME,...] [--sources-only]
 """
@@ -17,24 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "build" / "site" / "pages"
 #: Pages that lie outside of docs/.
-SITE_NAMES = {ROOT / "README.md": "index.md", ROOT / "CHANGELOG.md": "changelog.md"}
-#: What to do about each error; of one that is not named here, what to do about its base.
-WHAT_TO_DO = {
-    "UnsupportedError": "The message shows your line and what to write instead; [what is supported](python-support.md) has the constructs.",
-    "PathExplosionError": "Merge the branch that the message names, or raise `max_paths`.",
-    "StagingLimitError": "The message names the line that costs most.",
-    "VerificationError": "A defect of the compiler, found before anything was written: please report it.",
-    "InternalError": "A defect of the compiler: please report it, with the traceback.",
-    "InvariantError": "A defect of the compiler: please report it.",
-    "TargetError": "`dycl-tvm compile --help` has the forms of targets.",
-    "CompileError": "The message has the words of the tool that failed.",
-    "ArtifactError": "Build the model again, or give the files that belong together ([the files](runtime.md#the-files)).",
-    "InputError": "The message names the input; `dycl-tvm inspect net.so` shows what it must be.",
-    "RunError": "The network itself raised on this path, as in eager; `kind` is the exception.",
-    "DeadlineError": "Give more time; the module can be called again.",
-    "CancelledError": "Someone called `cancel()`; the module can be called again.",
-    "DeviceError": "See [GPUs](gpu.md).",
-    "UsageError": "The message says what to give.",
+SITE_NAMES = {
+    ROOT / "README.md": "index.md",
+    ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
 }
 
 
@@ -63,7 +49,7 @@ def write_pages() -> None:
 
 
 def write_reference() -> None:
-    """Write the pages of the interface and of the errors, from the package."""
+    """Write the page of the interface, from the package."""
     import dycl_tvm
     from dycl_tvm import errors
 
@@ -74,15 +60,6 @@ def write_reference() -> None:
     serving = ["::: dycl_tvm.serve.ray_serve.deployment", "::: dycl_tvm.serve.server.Server", "::: dycl_tvm.serve.settings.Settings"]
     parts = ["# Python", "All of these are names of `dycl_tvm`.", *entries, "# Serving", *serving]
     (PAGES / "api.md").write_text("\n\n".join(parts), encoding="utf-8")
-    rows = []
-    for name, cls in inspect.getmembers(errors, inspect.isclass):
-        if issubclass(cls, Exception) and cls.__module__ == errors.__name__:
-            about = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-            advice = next((WHAT_TO_DO[base.__name__] for base in cls.__mro__ if base.__name__ in WHAT_TO_DO), "")
-            rows.append(f"| `{name}` | {about} | {advice} |")
-    codes = "0 done, 1 failed or results differ, 2 wrong arguments, 3 control flow that cannot be compiled"
-    head = f"# Errors\n\nExit codes of the command: {codes}.\n\n"
-    (PAGES / "errors.md").write_text(head + "| Error | When | What to do |\n|---|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
 
 
 def _has_a_docstring(package: object, name: str) -> bool:

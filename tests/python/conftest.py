@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _THREADS = max(1, (os.cpu_count() or 1) // _WORKERS)
@@ -12,6 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
 os.environ.setdefault("TVM_NUM_THREADS", str(_THREADS))
 # Some tests change the compiler in this process: what it then makes must not be kept for others.
 os.environ["DYCL_CACHE_BYTES"] = "0"
+
+sys.path.insert(0, str(Path(__file__).parent))  # pages.py
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

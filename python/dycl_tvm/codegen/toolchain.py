@@ -42,6 +42,10 @@ class RuntimeSources:
         """Return the files to compile, in a fixed order."""
         return sorted(self.source.glob("*.cc"))
 
+    def host_units(self) -> list[Path]:
+        """Return the files of the library for C++ programs that load models, in a fixed order."""
+        return [*sorted((self.source / "host").glob("*.cc")), self.source / "json.cc", self.source / "sha256.cc"]
+
     @property
     def exports(self) -> Path:
         """The linker's version script."""

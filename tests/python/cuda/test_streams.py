@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from models import EarlyExit, Loop, example
 from torch import nn
 
 import dycl_tvm
+import pages
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import DeviceError, UsageError
 from dycl_tvm.runtime import capi
@@ -24,7 +25,6 @@ from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.streams import stream_handle
 
 TARGET = "cuda -arch=sm_72"
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Straight(nn.Module):
@@ -230,33 +230,26 @@ def test_networks_for_cpus_take_no_stream(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_documentation(straight: dycl_tvm.Artifact, gpu: Driver, tmp_path: Path) -> None:
-    """The programs in C and C++ compile, and the one in C prints what eager does; what they say of CUDA is the emulated driver."""
-    page = (ROOT / "docs" / "runtime.md").read_text()
-    part = page[page.index("## A CUDA stream of the caller's") :]
-    part = part[: part.index("\n## ", 4)]
-    (c_text,) = re.findall(r"```c\n(.*?)```", part, re.DOTALL)
-    (cpp_text,) = re.findall(r"```cpp\n(.*?)```", part, re.DOTALL)
-    library = straight.export_library(tmp_path / "libmodel.so")
+    """The programs in C, C++ and Python print what eager does; what they say of CUDA is the emulated driver."""
+    texts = {language: pages.programs("runtime.md", "## A CUDA stream of the caller's", language) for language in ("c", "cpp", "python")}
+    library = straight.export_library(tmp_path / "model.so")
     straight.save_params(tmp_path / "model.params")
     (tmp_path / "cuda.h").write_text(_CUDA_H)
-    (tmp_path / "main.c").write_text(c_text)
-    includes = [f"-I{tmp_path}", *toolchain.include_flags()]
-    run(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *includes, "main.c", str(library), str(gpu.path), "-o", "main"], tmp_path)
-    printed = run(["./main"], tmp_path, gpu.environment(straight) | {"LD_LIBRARY_PATH": f"{tmp_path}:{gpu.path.parent}"})
+    for language, (text,) in texts.items():
+        (tmp_path / f"main.{language}").write_text(text)
+    flags = ["-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", *toolchain.include_flags()]
+    run(["gcc", "-std=c11", *flags, "main.c", str(library), str(gpu.path), "-o", "in_c"], tmp_path)
+    units = map(str, toolchain.runtime_sources().host_units())
+    run(["g++", "-std=c++11", *flags, "main.cpp", *units, str(gpu.path), "-o", "in_cpp", "-ldl", "-lpthread"], tmp_path)
+    variables = gpu.environment(straight) | {"LD_LIBRARY_PATH": f"{tmp_path}:{gpu.path.parent}", "PYTHONPATH": ":".join(sys.path)}
     eager = Straight().eval()
     for _ in range(3):
         want = eager(torch.ones(2, 16)).detach()
-    assert float(printed.split()[-1]) == pytest.approx(float(want[0, 0]), rel=1e-5)
-    (tmp_path / "steps.cc").write_text(f"{_STEPS}{cpp_text}\n}}\n")
-    run(["g++", "-std=c++11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *includes, "steps.cc"], tmp_path)
+    for command in (["./in_c"], ["./in_cpp"], [sys.executable, "main.python"]):
+        assert float(run(command, tmp_path, variables)) == pytest.approx(float(want[0, 0]), rel=1e-5), command
 
 
-_STEPS = """#include <cuda.h>
-#include "dycl/module.h"
-void Steps(dycl::Session& session, CUstream stream, const DyclValue& x, const DLTensor& y) {
-"""
-
-#: What the example uses of NVIDIA's header.
+#: What the examples use of NVIDIA's header.
 _CUDA_H = """
 #include <stddef.h>
 typedef struct CUstream_st* CUstream;

@@ -97,13 +97,7 @@ def test_no_heap_allocation_after_the_first_run(files: tuple[Path, Path], tmp_pa
 
 
 def test_every_allocation_fails_once(files: tuple[Path, Path], tmp_path: Path) -> None:
-    sources = toolchain.runtime_sources().source
-    units = [
-        REPOSITORY / "tests" / "cpp" / "lean_main.cc",
-        *sorted((sources / "host").glob("*.cc")),
-        sources / "json.cc",
-        sources / "sha256.cc",
-    ]
+    units = [REPOSITORY / "tests" / "cpp" / "lean_main.cc", *toolchain.runtime_sources().host_units()]
     flags = ["-std=c++17", "-O1", "-fno-builtin", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags(), *map(str, units)]
     toolchain.find_compiler().run([*flags, "-o", str(tmp_path / "lean"), "-ldl", "-lpthread", "-rdynamic"], "lean")
     told = _run(tmp_path / "lean", *files, DYCL_NUM_THREADS="2")

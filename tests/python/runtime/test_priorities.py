@@ -31,8 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_who_leaves_the_threads_to_whom(files: list[str], tmp_path: Path) -> None:
-    source, program = toolchain.runtime_sources().source, tmp_path / "program"
-    units = [*sorted((source / "host").glob("*.cc")), source / "json.cc", source / "sha256.cc"]
+    units, program = toolchain.runtime_sources().host_units(), tmp_path / "program"
     main = REPOSITORY / "tests" / "cpp" / "priority_main.cc"
     every = ["-std=c++17", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags()]
     toolchain.find_compiler().run([*every, str(main), *map(str, units), "-o", str(program), "-ldl", "-lpthread"], main.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 import handmade
 import pytest
 
+import pages
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.hcfg.types import TensorType
 
@@ -33,9 +34,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The objects of the host library, as old compilers make them."""
-    source, folder = toolchain.runtime_sources().source, tmp_path_factory.mktemp("host")
-    units = [*sorted((source / "host").glob("*.cc")), source / "json.cc", source / "sha256.cc"]
-    return [_object(unit, folder / f"{unit.stem}.o", "-std=c++11") for unit in units]
+    folder = tmp_path_factory.mktemp("host")
+    return [_object(unit, folder / f"{unit.stem}.o", "-std=c++11") for unit in toolchain.runtime_sources().host_units()]
 
 
 def _object(unit: Path, out: Path, *flags: str) -> Path:
@@ -60,8 +60,7 @@ def _run(*command: object) -> str:
 
 def test_the_example(files: list[str], host: list[Path], tmp_path: Path) -> None:
     """The program in docs/runtime.md, as it is written there."""
-    page = (REPOSITORY / "docs" / "runtime.md").read_text()
-    (example,) = (part.partition("```")[0] for part in page.split("```cpp\n")[1:] if "SetParallel" in part.partition("```")[0])
+    (example,) = pages.programs("runtime.md", "## Threads of the program", "cpp")
     (tmp_path / "program.cc").write_text(example)
     assert _run(_linked(tmp_path / "program.cc", host, tmp_path, "-std=c++11"), *files[:2]) == "12\n"
 

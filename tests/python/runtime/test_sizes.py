@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import dycl_tvm
+import pages
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import InputError
 from dycl_tvm.runtime import capi
@@ -228,8 +229,8 @@ def run(*command: object) -> str:
 
 def test_the_example_in_c(tmp_path: Path) -> None:
     """The program in docs/runtime.md, as it is written there."""
-    page = (Path(__file__).parents[3] / "docs" / "runtime.md").read_text()
-    (tmp_path / "program.c").write_text(page.partition("```c\n")[2].partition("```")[0])
+    (program,) = pages.programs("runtime.md", "## From C++ and C", "c")
+    (tmp_path / "program.c").write_text(program)
     size = dycl_tvm.Dim("N", min=2, max=8)
     artifact = dycl_tvm.build(lambda x: (2 * x[1:]).t(), (torch.ones(4, 3),), dynamic_shapes={"x": {0: size}})
     library = artifact.export_library(tmp_path / "model.so", embed_params=True)
@@ -261,8 +262,7 @@ int main(int, char** argv) {
 def test_bounds_in_cpp(built: tuple[Net, dycl_tvm.Module, Path], tmp_path: Path) -> None:
     files = built[2]
     (tmp_path / "specs.cc").write_text(SPECS)
-    sources = toolchain.runtime_sources().source
-    units = [tmp_path / "specs.cc", *(sources / "host").glob("*.cc"), sources / "json.cc", sources / "sha256.cc"]
+    units = [tmp_path / "specs.cc", *toolchain.runtime_sources().host_units()]
     toolchain.find_compiler().run(
         ["-std=c++17", *toolchain.include_flags(), *map(str, units), "-o", str(tmp_path / "specs"), "-ldl"], "specs"
     )

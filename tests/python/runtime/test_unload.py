@@ -327,8 +327,7 @@ def test_cancel_and_deadline_from_tvm(tmp_path: Path) -> None:
 
 
 def test_from_c_and_cpp(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
-    sources = toolchain.runtime_sources().source
-    units = [*sorted((sources / "host").glob("*.cc")), sources / "json.cc", sources / "sha256.cc"]
+    units = toolchain.runtime_sources().host_units()
     main = REPOSITORY / "tests" / "cpp" / "unload_main.cc"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *toolchain.include_flags(), str(main), *map(str, units)]
     toolchain.find_compiler().run([*flags, "-o", str(tmp_path / "host"), "-ldl", "-lpthread"], "host")
