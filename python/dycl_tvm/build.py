@@ -100,9 +100,9 @@ def build(
         Kernel families that may not be chosen (``winograd``, ``direct``, ...; see docs/backends.md).
     accuracy : str
         ``"strict"``: no algorithm whose rounding errors are larger than those of direct sums (no Winograd F(4,3)). ``"default"``:
-        float32 throughout. ``"bf16"``: factors of products may be rounded to bfloat16 where the CPU computes with them. ``"bf16x3"``
-        (CPUs with AMX): factors may be sums of three bfloat16, with errors like those of float32. ``"fp16"`` (GPUs): weights of products
-        are stored in float16 and factors rounded to it where there are tensor cores; sums and results are float32.
+        float32 throughout. ``"bf16"``: factors of products, and images between kernels, may be rounded to bfloat16 where the CPU computes
+        with it. ``"bf16x3"`` (CPUs with AMX): factors may be sums of three bfloat16, with errors like those of float32. ``"fp16"`` (GPUs):
+        weights of products are stored in float16 and factors rounded to it where there are tensor cores; sums and results are float32.
     layout_planning : bool
         False converts the inputs and outputs of each packed kernel at its place (for ablation).
     tune : bool or float
