@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ bench-dispatch: setup  ## Measure what one control flow edge and one kernel call
 
 bench-calls: setup  ## Measure what a call from Python costs beyond one in C
 	$(BIN)/python benchmarks/calls.py
+
+# `make bench-profile PROFILE_ARGS="--networks act_rnn --rounds 100 --runs 1000"`
+PROFILE_ARGS ?=
+
+bench-profile: setup  ## Measure how much longer runs take while they are recorded
+	$(BIN)/python benchmarks/profiling.py $(PROFILE_ARGS)
 
 # `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
 SIZES_ARGS ?=

@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from packaging.requirements import Requirement
+
+import dycl_tvm
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -152,6 +157,90 @@ def test_the_installed_package_compiles_and_runs(environment: Path, tmp_path: Pa
     text = _run([command, "run", "net.so", "--seed", "1"], tmp_path)
     assert "float32[2, 3]" in text
     assert "'high'" in text or "'low'" in text
+
+
+@pytest.fixture(scope="module")
+def manylinux(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the runtime as `make wheel` makes it for this kind of machine."""
+    if importlib.util.find_spec("ziglang") is None or platform.machine() != "x86_64":
+        pytest.skip("made on x86-64 machines by zig: pip install 'dycl-tvm[cross]'")
+    return Path(WHEELS.build("x86_64", True, tmp_path_factory.mktemp("manylinux")))
+
+
+def test_auditwheel_agrees_with_the_tag(manylinux: Path) -> None:
+    if importlib.util.find_spec("auditwheel") is None:
+        pytest.skip("without auditwheel: pip install 'dycl-tvm[dev]'")
+    said = " ".join(
+        _run(
+            [sys.executable, "-m", "auditwheel", "show", manylinux], manylinux.parent, PYTHONPATH=os.pathsep.join(filter(None, sys.path))
+        ).split()
+    )
+    assert f'is consistent with the following platform tag: "{manylinux.stem.rpartition("-")[2]}"' in said
+
+
+#: Runs a program in another root: the first argument is where that has its /proc, the second the root itself.
+_INSIDE = ("unshare", "-Urm", "sh", "-c", 'mount --rbind /proc "$0/proc" && exec chroot "$@"')
+#: What the programs of a bare root may use besides its own files.
+_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x", flags=re.MULTILINE)
+
+
+@pytest.fixture
+def bare_root(manylinux: Path, tmp_path: Path) -> Path:
+    """A folder for chroot with Python, NumPy, the wheel and the libraries that these ask for: no compiler, no shell, no other package."""
+    root = tmp_path / "root"
+    (root / "proc").mkdir(parents=True)
+    if subprocess.run([*_INSIDE, root, "/", "/bin/true"], capture_output=True).returncode:
+        pytest.skip("this system lets no user make a namespace and mount /proc in it (unshare -Urm), as containers need it")
+    base, version = Path(sys.base_prefix), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    standard = Path(sysconfig.get_path("stdlib"))
+    leave_out = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "tkinter", "ensurepip", "config-*", "__pycache__")
+    for source in (Path(f"{base}/bin/{version}"), standard):
+        target = root / source.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target, ignore=leave_out) if source.is_dir() else shutil.copy2(source, target)
+    site = root / standard.relative_to("/") / "site-packages"
+    _run([sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", site, manylinux], tmp_path)
+    for item in Path(sysconfig.get_path("platlib")).glob("numpy*"):
+        shutil.copytree(item, site / item.name, ignore=leave_out)
+    programs = [root / base.relative_to("/") / "bin" / version, *(path for path in root.rglob("*.so*") if path.is_file())]
+    found = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
+    for library in {Path(name) for name in _LIBRARY.findall(found) if not name.startswith(str(root))}:
+        target = root / library.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(library.resolve(), target)
+    return root
+
+
+def test_the_wheel_runs_a_library_in_a_bare_root(bare_root: Path) -> None:
+    artifact = dycl_tvm.build(_Steps(), (torch.ones(2, 3),), target="native", verify="off")
+    artifact.export_library(bare_root / "net.so")
+    artifact.save_params(bare_root / "net.params")
+    names = {path.name for path in bare_root.rglob("*")}
+    assert names.isdisjoint({"sh", "bash", "gcc", "cc", "g++", "c++", "clang", "ld", "as", "torch", "tvm", "ziglang"})
+    program = """
+        import os, numpy, dycl_tvm
+        assert sorted(os.listdir("/")) == PLACES, os.listdir("/")
+        module = dycl_tvm.load("/net.so", "/net.params")
+        for value in (1, -1, 40):
+            print(module(numpy.full((2, 3), value, "float32"))[0, 0], len(module.last_path.branches))
+    """
+    program = program.replace("PLACES", repr(sorted(path.name for path in bare_root.iterdir())))
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    command = [*_INSIDE, bare_root, bare_root, python, "-c", textwrap.dedent(program)]
+    said = [line.split() for line in _run(command, bare_root, PATH=os.environ["PATH"]).splitlines()]
+    for (result, decisions), value in zip(said, (1, -1, 40), strict=True):
+        eager = _Steps()(torch.full((2, 3), float(value)))
+        assert float(result) == float(eager[0, 0])
+        assert int(decisions) > 0
+    without_proc = ["unshare", "-Ur", "chroot", bare_root, *command[-3:]]
+    assert "mount /proc" in _run(without_proc, bare_root, code=1, PATH=os.environ["PATH"])
+
+
+class _Steps(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.abs().max() < 30:
+            x = x * 3
+        return x + 1 if x.sum() > 0 else x * 2
 
 
 def _constraints() -> dict[str, Requirement]:

@@ -113,7 +113,10 @@ def why_not_here(target: Mapping[str, Any]) -> str:
     machine = this_arch()
     if target["arch"] != machine:
         return f"was built for {target['arch']} ({target['triple']}); this machine is {machine}"
-    missing = sorted(set(target["cpu_flags"]) - cpu_flags())
+    try:
+        missing = sorted(set(target["cpu_flags"]) - cpu_flags()) if target["cpu_flags"] else []
+    except OSError as error:
+        return f"needs {', '.join(sorted(target['cpu_flags']))}, and what this CPU has cannot be read: {error}; mount /proc"
     if not missing:
         return ""
     cpu = f" (mcpu {target['mcpu']})" if target["mcpu"] else ""
