@@ -29,6 +29,7 @@ def load(
     mmap: Mmap = True,
     params_offset: int = 0,
     params_size: int = 0,
+    arena: Any = None,
 ) -> Module:
     """Load a compiled network.
 
@@ -50,6 +51,12 @@ def load(
         Map the params file, so that the processes of a machine share the weights. The file must then stay as it is: put a new one in its
         place by renaming (``save_params`` does), for one that is written over changes the weights of programs that run, and one
         that is cut short ends them. False: read it into memory; it may then be changed or removed.
+    params_offset, params_size : int, optional
+        Where in the file of a descriptor the params are; a size of 0 means up to its end.
+    arena : buffer, optional
+        Memory of the program for what a call computes (a NumPy array, ``mmap.mmap``), which may be written: ``arena_bytes`` or more,
+        beginning at a multiple of 64 bytes. It is kept alive; between calls the program may use it for anything.
+        Modules whose arenas overlap take turns. Left out: the module takes memory for itself.
 
     Returns
     -------
@@ -74,7 +81,7 @@ def load(
         with none_is_unloaded():
             opened = _open(path, metadata)
             stack.enter_context(making(opened))
-        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened), num_threads)
+        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened), num_threads, arena)
 
 
 def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes, priority: Priority = "normal") -> Module:
