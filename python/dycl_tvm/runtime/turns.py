@@ -81,7 +81,7 @@ class Arena:
             turns = {arena.turn for arena in _arenas if arena._begin < self._end and self._begin < arena._end}
             if len(turns) > 1:
                 raise UsageError("the arena overlaps several others, whose modules do not take turns with each other")
-            self.turn = turns.pop() if turns else Turn()
+            self.turn: Turn = turns.pop() if turns else Turn()
             _arenas.add(self)
 
     def options(self) -> capi.SessionOptions:
