@@ -80,6 +80,12 @@ class ModelOptions(ctypes.Structure):
     ]
 
 
+class SessionOptions(ctypes.Structure):
+    """``DyclSessionOptions``."""
+
+    _fields_ = [("struct_size", c_size_t), ("arena", c_void_p), ("arena_bytes", c_uint64)]
+
+
 class RunOptions(ctypes.Structure):
     """``DyclRunOptions``."""
 
@@ -115,6 +121,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_model_destroy": (None, [c_void_p]),
     "dycl_model_info": (c_int32, [c_void_p, POINTER(ModelInfo)]),
     "dycl_session_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "dycl_session_create_with": (c_int32, [c_void_p, POINTER(SessionOptions), POINTER(c_void_p)]),
     "dycl_session_destroy": (None, [c_void_p]),
     "dycl_session_set_num_threads": (c_int32, [c_void_p, c_int32]),
     "dycl_session_set_device_branches": (c_int32, [c_void_p, c_int32]),

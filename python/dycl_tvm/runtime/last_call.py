@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any
 
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.loaded import LoadedNetwork
 from dycl_tvm.runtime.path import Path, path_of
 from dycl_tvm.runtime.profile.budget import Budgets
+from dycl_tvm.runtime.turns import Turn
 
 
 class LastCall(LoadedNetwork):
     """A network in a session that is asked of the call that it made last."""
 
     _session: ctypes.c_void_p
-    _lock: threading.RLock
+    _turn: Turn
     _site: int | None
     _entered: bool
     _budgets: Budgets
@@ -26,7 +26,7 @@ class LastCall(LoadedNetwork):
     def last_path(self) -> Path:
         """The path that the last call took; empty if its inputs were refused, or if it has not come back yet (in a signal handler)."""
         total, written = ctypes.c_uint64(), ctypes.c_size_t()
-        with self._lock:
+        with self._turn.lock:
             self._check(self._library.dycl_path(self._session, None, 0, None, ctypes.byref(total)))
             entries = (capi.PathEntry * max(min(total.value, 4096), 1))()
             self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
@@ -41,7 +41,7 @@ class LastCall(LoadedNetwork):
         """What tells the path of the last call from others: much faster to have than :attr:`last_path`, and to be compared only."""
         total, written = ctypes.c_uint64(), ctypes.c_size_t()
         entries = (capi.PathEntry * 4096)()
-        with self._lock:
+        with self._turn.lock:
             self._check(self._library.dycl_path(self._session, entries, len(entries), ctypes.byref(written), ctypes.byref(total)))
             site = -1 if self._site is None else self._site
         return b"%d %d " % (site, total.value) + ctypes.string_at(entries, written.value * ctypes.sizeof(capi.PathEntry))
@@ -64,7 +64,7 @@ class LastCall(LoadedNetwork):
 
     def _counts(self, function: Any, size: int) -> list[int]:
         counts = (ctypes.c_uint64 * max(size, 1))()
-        with self._lock:
+        with self._turn.lock:
             self._check(function(self._session, counts, size))
             entered = self._entered
         return list(counts)[:size] if entered else []

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -37,6 +39,9 @@ class Library(ctypes.CDLL):
 
     def __init__(self, path: str) -> None:
         self._unloaded = False
+        #: Of a library that is no file of the program's: its bytes' hash, and the file of ours. It stays open as long as the library, for
+        #: the system's loader, which knows libraries by their names, may know it by the descriptor's number.
+        self.copy: tuple[bytes, int] | None = None
         super().__init__(path)
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +84,40 @@ def open_library(path: str) -> Library:
         if known is not library:
             _close(library._handle)
         return known
+
+
+def open_bytes(data: bytes, name: str) -> Library:
+    """Load a library from its bytes, whose trailer was checked; the same bytes are the same object. Errors call it ``name``."""
+    digest = hashlib.sha256(data).digest()
+    with _lock:
+        for library in _open.values():
+            if library.copy is not None and library.copy[0] == digest:
+                return library
+        descriptor = _file_of(data, name)
+        try:
+            library = open_library(f"/proc/self/fd/{descriptor}")
+            if library.copy is not None:
+                raise ArtifactError(f"the library '{name}' cannot be loaded: the loader has another by that name")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        library.copy = digest, descriptor
+        return library
+
+
+def _file_of(data: bytes, name: str) -> int:
+    """Return the descriptor of a file without a name, in memory if the system has that."""
+    try:
+        try:
+            descriptor = os.memfd_create("dycl-library")
+        except (AttributeError, OSError):
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+    except OSError as error:
+        raise ArtifactError(f"the library '{name}' cannot be loaded: there is no file for it ({error.strerror})") from None
+    return descriptor
 
 
 def for_all(do: Callable[[Library], None]) -> None:
@@ -159,6 +198,8 @@ def unload(library: Library) -> None:
             forget_log(library)
             _makers.pop(handle, None)
         _close(handle)
+        if library.copy is not None:
+            os.close(library.copy[1])
 
 
 def _close(handle: int) -> None:

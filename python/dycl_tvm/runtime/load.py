@@ -5,37 +5,40 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
+import stat
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from dycl_tvm.errors import ArtifactError
+import numpy as np
+
+from dycl_tvm.errors import ArtifactError, UsageError
 from dycl_tvm.runtime.classes import Classes
-from dycl_tvm.runtime.library import Library, making, none_is_unloaded, open_library
+from dycl_tvm.runtime.library import Library, making, none_is_unloaded, open_bytes, open_library
 from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
 from dycl_tvm.runtime.priorities import Priority
-from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_trailer
+from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_library, trailer_of
 
 
 def load(
-    library: str | os.PathLike[str],
+    library: str | os.PathLike[str] | int | Any,
     params: str | os.PathLike[str] | int | Any | None = None,
     num_threads: int | None = None,
     classes: Iterable[type] = (),
     mmap: Mmap = True,
     params_offset: int = 0,
     params_size: int = 0,
+    arena: Any = None,
 ) -> Module:
     """Load a compiled network.
 
     Parameters
     ----------
-    library : path-like
-        What ``Artifact.export_library`` wrote.
+    library : path-like, int or buffer
+        What ``Artifact.export_library`` wrote: its path; a file descriptor, which may be closed afterwards; or its bytes. Processes share
+        the code of a library at a path; of others each has a copy in memory, one however often the same bytes are loaded.
     params : path-like, int or buffer, optional
         What ``Artifact.save_params`` wrote: its path; a file descriptor, such as that of a memfd or of an archive that has it inside,
         uncompressed, which may be closed afterwards; or its bytes (``bytes``, ``mmap.mmap``, a NumPy array). Left out when the weights are
@@ -50,6 +53,12 @@ def load(
         Map the params file, so that the processes of a machine share the weights. The file must then stay as it is: put a new one in its
         place by renaming (``save_params`` does), for one that is written over changes the weights of programs that run, and one
         that is cut short ends them. False: read it into memory; it may then be changed or removed.
+    params_offset, params_size : int, optional
+        Where in the file of a descriptor the params are; a size of 0 means up to its end.
+    arena : buffer, optional
+        Memory of the program for what a call computes (a NumPy array, ``mmap.mmap``), which may be written: ``arena_bytes`` or more,
+        beginning at a multiple of 64 bytes. It is kept alive; between calls the program may use it for anything.
+        Modules whose arenas overlap take turns. Left out: the module takes memory for itself.
 
     Returns
     -------
@@ -63,8 +72,8 @@ def load(
         library has run by then.
     """
     known = Classes(classes)
-    path = os.path.abspath(os.fspath(library))
-    metadata = read_trailer(path)
+    path, data = _named(library)
+    metadata = trailer_of(read_library(path) if data is None else data, path)
     check_machine(path, metadata)
     check_sanitizer(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
@@ -72,9 +81,11 @@ def load(
     place = ParamsPlace(params, mmap, params_offset, params_size)
     with ExitStack() as stack:
         with none_is_unloaded():
-            opened = _open(path, metadata)
+            opened = _open(path, metadata) if data is None else open_bytes(data, path)
+            if not _same(opened, metadata):
+                raise ArtifactError(f"'{path}' changed while it was loaded, or its code and its trailer do not belong together")
             stack.enter_context(making(opened))
-        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened), num_threads)
+        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened if data is None else None), num_threads, arena)
 
 
 def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes, priority: Priority = "normal") -> Module:
@@ -93,21 +104,30 @@ def _open(path: str, metadata: dict[str, Any]) -> Library:
     """Load the library whose trailer was checked.
 
     The system's loader knows files by their names: where a library of that name was loaded before, and the file was built
-    again since, it hands out the old one. The new one is then loaded under another name.
+    again since, it hands out the old one. The new one is then loaded from its bytes.
     """
     library = open_library(path)
-    if _same(library, metadata):
-        return library
-    handle, copy = tempfile.mkstemp(prefix="dycl-", suffix=".so")
+    return library if _same(library, metadata) else open_bytes(read_library(path), path)
+
+
+def _named(library: Any) -> tuple[str, bytes | None]:
+    """Return the path of a library; for one that is elsewhere what errors call it, and its bytes."""
+    if isinstance(library, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(library)), None
+    if isinstance(library, (int, np.integer)) and not isinstance(library, bool):
+        name = f"descriptor {library}"
+        try:
+            if not stat.S_ISREG(os.fstat(int(library)).st_mode):
+                raise ArtifactError(f"'{name}' is not a library, but a folder, a pipe or a device")
+            # It is the caller's, and keeps its position.
+            with open(f"/proc/self/fd/{library}", "rb") as file:
+                return name, file.read()
+        except OSError as error:
+            raise ArtifactError(f"cannot read the library '{name}': {error.strerror}") from None
     try:
-        with os.fdopen(handle, "wb") as file, open(path, "rb") as source:
-            shutil.copyfileobj(source, file)
-        library = open_library(copy)
-    finally:
-        os.unlink(copy)
-    if not _same(library, metadata):
-        raise ArtifactError(f"'{path}' changed while it was loaded, or its code and its trailer do not belong together")
-    return library
+        return "the given bytes", np.frombuffer(library, np.uint8).tobytes()
+    except (TypeError, ValueError, BufferError) as error:
+        raise UsageError(f"a library is a path, a file descriptor or a contiguous buffer of bytes: {error}") from None
 
 
 def _same(library: Library, metadata: dict[str, Any]) -> bool:

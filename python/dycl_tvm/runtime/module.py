@@ -31,6 +31,7 @@ from dycl_tvm.runtime.streams import stream_handle
 from dycl_tvm.runtime.structure import Cuts, parts_of, unflatten
 from dycl_tvm.runtime.targets import Bound, Targets
 from dycl_tvm.runtime.tensors import copy_out, is_torch
+from dycl_tvm.runtime.turns import Arena, Turn
 
 _UNUSUAL = object()
 _ALWAYS = nullcontext()
@@ -52,19 +53,22 @@ class Module(LastCall):
         Names, input and output structures, return sites, kernels, target.
     """
 
-    def __init__(self, model: Model, num_threads: int | None = None) -> None:
+    def __init__(self, model: Model, num_threads: int | None = None, arena: Any = None) -> None:
         super().__init__(model)
         self._classes = model.classes
         self._session = ctypes.c_void_p()
-        self._lock = threading.RLock()  # a signal handler may ask for the path in the middle of a call of its thread
-        self._busy = False  # whether the thread that holds the lock is in a call
+        self._arena = None if arena is None else Arena(arena)  # it lives as long as the session
+        self._turn = Turn() if self._arena is None else self._arena.turn
         self._freeing = threading.RLock()  # what may be asked for in the middle of a call keeps the session from being freed
         self._inputs = Inputs(model.metadata, model.classes)
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
         self._caller: Caller | None = None
         self._future: RunFuture | None = None
-        self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
+        if self._arena is None:
+            self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
+        else:
+            self._check(self._library.dycl_session_create_with(model.handle, self._arena.options(), ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, destroy, self._library.dycl_session_destroy, self._session)
         self._free.atexit = False  # daemon threads may be in calls until the process ends
@@ -82,10 +86,7 @@ class Module(LastCall):
 
     def forked(self) -> None:
         """In a child of fork(): threads that do not exist there hold no lock. The library knows whether the session was running."""
-        if not self._lock.acquire(blocking=False):
-            self._lock, self._busy = threading.RLock(), False
-        else:
-            self._lock.release()
+        self._turn.forked()
         if not self._freeing.acquire(blocking=False):
             self._freeing = threading.RLock()
         else:
@@ -266,12 +267,13 @@ class Module(LastCall):
 
     def _usual(self, caller: Caller, args: tuple[Any, ...], deadline_ms: float, into: Targets | None) -> Any:
         """Run on usual inputs; if one is not usual nothing is done."""
-        with self._lock:  # as in _call(), which costs a microsecond
-            if self._busy:
+        turn = self._turn
+        with turn.lock:  # as in _call(), which costs a microsecond
+            if turn.busy:
                 raise self._in_a_call()
             if self._caller is not caller:  # closed while this thread waited
                 self._live()
-            self._busy = True
+            turn.busy = True
             try:
                 self._site, self._entered = None, False
                 try:
@@ -295,7 +297,7 @@ class Module(LastCall):
                     return leaves
                 return unflatten(self.metadata["sites"][site]["structure"], lambda k, _: leaves[k], self._classes)
             finally:
-                self._busy = False
+                turn.busy = False
 
     def _any(
         self,
@@ -353,22 +355,31 @@ class Module(LastCall):
     @contextmanager
     def _call(self) -> Iterator[None]:
         """Keep other threads out, and refuse what a signal handler asks for in the middle of a call of its own thread."""
-        with self._lock:
-            if self._busy:
+        turn = self._turn
+        with turn.lock:
+            if turn.busy:
                 raise self._in_a_call()
-            self._busy = True
+            turn.busy = True
             try:
                 yield
             finally:
-                self._busy = False
+                turn.busy = False
 
     def _in_a_call(self) -> UsageError:
         return UsageError(f"'{self.name}' is in the middle of a call of this thread; give a signal handler a session of its own")
 
-    def new_session(self, num_threads: int | None = None) -> Module:
-        """Return an independent module over the same weights, with its own state variables, for another thread."""
+    def new_session(self, num_threads: int | None = None, arena: Any = None) -> Module:
+        """Return an independent module over the same weights, with its own state variables, for another thread.
+
+        Parameters
+        ----------
+        num_threads : int, optional
+            As for :func:`dycl_tvm.load`; those of this module where left out.
+        arena : buffer, optional
+            As for :func:`dycl_tvm.load`.
+        """
         with making(self._library):
-            return Module(self._live(), self._num_threads if num_threads is None else num_threads)
+            return Module(self._live(), self._num_threads if num_threads is None else num_threads, arena)
 
     def close(self) -> None:
         """Free the session now, and the weights if no other session has them. The module cannot be called any more.
@@ -380,6 +391,7 @@ class Module(LastCall):
         with self._call(), self._freeing:
             self._session, self._model, self._caller = ctypes.c_void_p(), None, None
             self._free()
+            self._arena = None
 
     def unload(self) -> None:
         """Close the module and take its library out of memory: code, tables, and what its threads keep.

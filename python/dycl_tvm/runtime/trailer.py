@@ -44,10 +44,25 @@ def read_trailer(path: str | os.PathLike[str]) -> dict[str, Any]:
     ArtifactError
         If the file is no library of dycl_tvm, is damaged, or has another version.
     """
+    return trailer_of(read_library(path), path)
+
+
+def read_library(path: str | os.PathLike[str]) -> bytes:
+    """Read the bytes of a library.
+
+    Raises
+    ------
+    ArtifactError
+        If that fails.
+    """
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise ArtifactError(f"cannot read the library '{path}': {error.strerror}") from None
+
+
+def trailer_of(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the metadata of a library of these bytes, as :func:`read_trailer` does; errors call it ``path``."""
     if data[:4] != b"\x7fELF":
         raise ArtifactError(f"'{path}' is not a shared library")
     if len(data) < _TAIL or not data.endswith(MAGIC):

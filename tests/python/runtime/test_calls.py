@@ -274,7 +274,7 @@ def test_a_call_that_waits_while_the_module_is_closed_is_refused(both: tuple[Mod
     for module in both:
         told: list[Any] = []
         thread = threading.Thread(target=lambda told=told, module=module: told.append(_refusal(lambda: module(X, 0))))
-        with module._lock:
+        with module._turn.lock:
             thread.start()
             while not _waits_for_the_lock(thread):
                 time.sleep(0.001)

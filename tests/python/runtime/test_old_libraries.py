@@ -112,7 +112,7 @@ def test_whatever_it_could_it_can(files: tuple[Path, Path], eager: Callable[...,
     module.set_state(state)
     _agree(module.run_async(x, n).result(60), second)
     future = module.run_async(x, ENDLESS)
-    while not module._busy:
+    while not module._turn.busy:
         pass
     threading.Timer(0.05, future.cancel).start()
     with pytest.raises(CancelledError):
@@ -132,7 +132,7 @@ def test_a_call_that_waits_can_be_cancelled(files: tuple[Path, Path], eager: Cal
     """A library of 0.2.0 does not look whether a run is cancelled that has not begun."""
     module = load(*files)
     x, n = _inputs(1)
-    with module._lock:
+    with module._turn.lock:
         future = module.run_async(x, n)
         future.cancel()
     with pytest.raises(CancelledError):

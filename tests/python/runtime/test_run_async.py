@@ -78,7 +78,7 @@ def test_a_call_that_waits_is_cancelled_and_not_the_one_that_runs(zoo: Module) -
     results: list[object] = []
     running = threading.Thread(target=lambda: results.append(zoo.run((X, 60_000_000))))
     running.start()
-    while not zoo._busy:
+    while not zoo._turn.busy:
         time.sleep(0.001)
     future = zoo.run_async(X, ENDLESS)
     future.cancel()
@@ -127,7 +127,7 @@ def test_fork_in_the_middle_of_a_call(files: tuple[Path, Path]) -> None:
 import os, signal, sys, time, numpy as np, dycl_tvm
 module, X = dycl_tvm.load(*sys.argv[1:]), np.ones(4, 'f4')
 future = module.run_async(X, 2**62)
-while not module._busy: time.sleep(0.001)
+while not module._turn.busy: time.sleep(0.001)
 time.sleep(0.05)
 child = os.fork()
 if child == 0:
