@@ -13,7 +13,8 @@ from collections.abc import Iterable
 #: The backend that these kernels are said to have.
 BACKEND = "C++"
 #: The headers of the templates, and their namespaces, by the first word of a symbol.
-_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order"), "matrix": ("matrices.h", "dycl::matrices")}
+_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order"), "matrix": ("matrices.h", "dycl::matrices"),
+            "moving": ("moving.h", "dycl::moving")}  # fmt: skip
 #: Stands for the dtypes of a template that has none.
 _ANY = "any"
 #: The elements of tensors in C++, by dtype.

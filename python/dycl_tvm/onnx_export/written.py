@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.hcfg.moving import APART, TOGETHER, apart, together
+
 
 def _nonzero_static(mask: torch.Tensor, *, size: int, fill_value: int = 0) -> torch.Tensor:
     """Return the places of a mask in their order, as many as ``size`` says; what there is not is ``fill_value``."""
@@ -31,4 +33,6 @@ def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     return torch.where(cond, a, b)
 
 
-WRITTEN: dict[str, Callable[..., Any]] = {"aten.nonzero_static.default": _nonzero_static, "aten.where.self": _where}
+WRITTEN: dict[str, Callable[..., Any]] = {
+    "aten.nonzero_static.default": _nonzero_static, "aten.where.self": _where, TOGETHER: together, APART: apart
+}  # fmt: skip
