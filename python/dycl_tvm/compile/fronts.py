@@ -21,8 +21,9 @@ import torch
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
+from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
-from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Number
+from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
@@ -51,7 +52,7 @@ class Fronts:
 
     def known(self, value: Value, drawn: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """Return a random tensor as it may be for a value: what is known of the value holds."""
-        fact = self.facts.get(id(value))
+        fact, sizes = self.facts.get(id(value)), self.bounds.numbers(sizes)
         if isinstance(fact, Holds):
             return torch.full_like(drawn, fact.extent.at(sizes))
         if isinstance(fact, (Mask, Closed)):
@@ -62,7 +63,7 @@ class Fronts:
 
     def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice, ...]]:
         """Return what is computed of the results of a sub-DNN, of these types, where the sizes are these."""
-        found = []
+        found, sizes = [], self.bounds.numbers(sizes)
         for wanted, type_ in zip(self.results.get(name, [None] * len(types)), types, strict=True):
             # an array with channels in blocks has one dimension more
             dims = len(type_.shape) if isinstance(type_, TensorType) else 0
@@ -87,7 +88,7 @@ def plan_fronts(graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, lay
     as_inputs : bool
         Whether kernels take the sizes that they ask for as inputs; where not, those who call them do what there is to do.
     """
-    bounds = Bounds([(s.least, s.most) for s in graph.sizes])
+    bounds = Bounds([(s.least, s.most) for s in graph.sizes], multiplies=as_inputs)
     if not graph.sizes:
         return Fronts(bounds)
     return _Planner(graph, lists, kernels, layouts or Layouts(), bounds, as_inputs).run()
@@ -159,6 +160,11 @@ class _Planner:
         if step.op not in ("add", "sub", "mul") or len(known) != 2:
             return
         a, b = known
+        if step.op == "mul" and a.factor and b.factor:
+            product = self.bounds.product(a, b)
+            if product is not None:
+                scalars[id(step.output)] = product
+            return
         if b.factor and not a.factor and step.op != "sub":
             a, b = b, a
         if not b.factor:  # of two sizes nothing is known
@@ -325,9 +331,14 @@ class _Planner:
             self._inside[name] = self._forward(name)
         return self._inside[name]
 
-    def _kernel(self, lst: CallList, call: Call) -> Kernel | None:
+    def _kernel(self, lst: CallList, call: Call) -> Kernel | Moved | None:
         """Return what is understood of a kernel; None for one with several results, and for those of other backends."""
-        if call.backend != "tvm" or len(call.outputs) != 1:
+        if len(call.outputs) != 1:
+            return None
+        moving = moving_of(call.symbol)
+        if moving is not None:
+            return Moved(moving, [lst.types[n].shape for n in (*call.inputs, *call.outputs)])
+        if call.backend != "tvm":
             return None
         if call.symbol not in self.kernels:
             self.kernels[call.symbol] = Kernel(self.table.functions[call.symbol])
@@ -340,6 +351,9 @@ class _Planner:
         wanted = inside.get(call.outputs[0])
         if built or kernel is None or wanted is None:
             return call
+        if isinstance(kernel, Moved):
+            facts = self._known_facts(lst.name)
+            return replace(call, symbol=kernel.front(wanted, [_fact_in(lst, facts, n) for n in call.inputs], self.bounds))
         sizes = tuple(sorted({e.size for e in wanted if e is not None and e.factor}))
         keys = self._keys_of(lst, call, wanted)
         if all(e is None for e in wanted) and keys is None:

@@ -30,6 +30,14 @@ def symbol_of(kind: str, function: str, dtypes: Iterable[str] = (), params: Iter
     return "__".join([kind, function, "_".join(dtypes) or _ANY, *map(_encoded, params)])
 
 
+def called_by(symbol: str) -> tuple[str, str, list[float | int | bool]] | None:
+    """Return the kind, the function and the numbers of a symbol; None for one of another kernel."""
+    if not is_symbol(symbol):
+        return None
+    kind, function, _, *params = symbol.split("__")
+    return kind, function, [_number(p) for p in params]
+
+
 def is_symbol(symbol: str) -> bool:
     """Whether a kernel is such a call, by its symbol."""
     return symbol.partition("__")[0] in _HEADERS
@@ -55,6 +63,16 @@ def _encoded(number: float | int | bool) -> str:
     if isinstance(number, int):
         return f"i{number % (1 << 64):x}"
     return f"f{struct.pack('>d', number).hex()}"
+
+
+def _number(text: str) -> float | int | bool:
+    if text[0] == "b":
+        return text == "b1"
+    if text[0] == "i":
+        number = int(text[1:], 16)
+        return number - (1 << 64) if number >> 63 else number
+    (made,) = struct.unpack(">d", bytes.fromhex(text[1:]))
+    return float(made)
 
 
 def _decoded(text: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import tvm
@@ -22,6 +22,7 @@ from tvm.ir.expr import TensorLoad
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
 from dycl_tvm.backends.tir_cpu.words.loops import ROWS, SCHEDULED
+from dycl_tvm.compile.ops.moving import Moving
 
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (
@@ -123,6 +124,62 @@ class Kernel:
             if dim is not None:
                 return Closed(dim, extent) if tests is None else Mask(dim, extent)
         return None
+
+
+class Moved:
+    """A kernel that moves the elements of a buffer together, or apart.
+
+    Parameters
+    ----------
+    moving : Moving
+    shapes : sequence of tuple of int
+        Of the elements, the lengths and the result.
+    """
+
+    known = True
+
+    def __init__(self, moving: Moving, shapes: Sequence[tuple[int, ...]]) -> None:
+        self.moving, self.shapes = moving, shapes
+
+    def inputs(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> list[Wanted | None]:
+        """Return what is wanted of each input."""
+        given = self._box(facts, bounds) if self.moving.together else self._vector(facts, bounds)
+        return [given, *((),) * (len(self.shapes) - 2)]
+
+    def fact(self, facts: Sequence[Fact | None], bounds: Bounds) -> Fact | None:
+        """Return what is known of the output: nothing."""
+        return None
+
+    def front(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> str:
+        """Return the symbol of the kernel that writes what is wanted, which is what is moved or more."""
+        there = self._vector(facts, bounds) if self.moving.together else self._box(facts, bounds)
+        enough = all(n is None or (w is not None and bounds.covers(n, w)) for n, w in zip(there, wanted))
+        counts = [n for n in there if n is not None]
+        return replace(self.moving, fills=self.moving.fills and not (enough and counts)).symbol
+
+    def _buffer(self) -> tuple[int, ...]:
+        return self.shapes[0 if self.moving.together else -1]
+
+    def _box(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
+        """Return the part of the buffer that counts."""
+        shape, found = self._buffer(), list[Extent | None]()
+        for d, n in enumerate(shape):
+            length = self._length(d, facts)
+            found.append(None if length is None else bounds.clipped(length, n))
+        return tuple(found)
+
+    def _vector(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
+        """Return how many elements these are."""
+        count: Extent | None = Extent.number(1)
+        for d, n in enumerate(self._buffer()):
+            length = self._length(d, facts) if d in self.moving.dims else Extent.number(n)
+            count = None if count is None or length is None else bounds.product(count, length)
+        shape = self.shapes[-1 if self.moving.together else 0]
+        return bounds.reshaped((None if count is None else bounds.clipped(count, math.prod(shape)),), (math.prod(shape),), shape)
+
+    def _length(self, dim: int, facts: Sequence[Fact | None]) -> Extent | None:
+        fact = facts[1 + self.moving.dims.index(dim)] if dim in self.moving.dims else None
+        return fact.extent if isinstance(fact, Holds) else None
 
 
 class _Reads:
