@@ -23,13 +23,15 @@ from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
-from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number
+from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, of_attention
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
 
 #: Rounds after which what still changes is wanted whole: an extent may grow by one in each trip of a loop.
 _ROUNDS = 12
+#: The first inputs of an attention: queries, keys and values.
+_ATTENDED = 3
 
 
 @dataclass
@@ -322,7 +324,13 @@ class _Planner:
                 for number in call.inputs:
                     want(number, everything(lst.types[number].shape))
                 continue
-            for number, wanted in zip(call.inputs, kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)):
+            read: list[Wanted | None] = kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)
+            inputs, maker = list(call.inputs), self.table.maker_of.get(call.symbol)
+            if maker is not None:  # its arrays are vectors: in their own shapes strides say what is read of them
+                inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
+                arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
+                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds)
+            for number, wanted in zip(inputs, read):
                 want(number, wanted)
         return found
 

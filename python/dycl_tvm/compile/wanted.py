@@ -20,7 +20,9 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
+from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
+from dycl_tvm.backends.tir_cpu.strided import digits
 from dycl_tvm.backends.tir_cpu.words.loops import ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 
@@ -182,6 +184,45 @@ class Moved:
         return fact.extent if isinstance(fact, Holds) else None
 
 
+def of_attention(work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds) -> list[Wanted]:
+    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays."""
+    limits: list[Extent | None] = [None] * len(work.order)
+    for of, extent in zip(work.order, wanted):
+        limits[of] = extent
+    lead, rows = [*zip(work.lead, limits)], (work.rows, limits[len(work.lead)])
+    read = [
+        (work.q, [*lead, rows, (work.depth, None)]),
+        (work.k, [*lead, (work.keys, None), (work.depth, None)]),
+        (work.v, [*lead, (work.keys, None), (work.width, None)]),
+    ]
+    return [_strided(at, axes, shape, bounds) for (at, axes), shape in zip(read, arrays)]
+
+
+def _strided(at: Strided, axes: Sequence[tuple[int, Extent | None]], shape: Sequence[int], bounds: Bounds) -> Wanted:
+    """Return what is read of an array with strides, along axes with their extents and what is wanted along each."""
+    start, steps = digits(at.offset, shape), [digits(s, shape) for s in at.strides]
+    last = [n + sum((whole - 1) * step[d] for (whole, _), step in zip(axes, steps)) for d, n in enumerate(start)]
+    if any(n >= size for n, size in zip(last, shape)):  # an index that carries into the next dimension has no stride
+        return everything(shape)
+    found: list[Extent | None] = []
+    for d, (first, size) in enumerate(zip(start, shape)):
+        parts = [(step[d], Extent.number(whole) if limit is None else limit) for (whole, limit), step in zip(axes, steps)]
+        total = _last_of(first, [(stride, n) for stride, n in parts if stride])
+        found.append(bounds.clipped(total, size))
+    return tuple(found)
+
+
+def _last_of(offset: int, parts: Sequence[tuple[int, Extent]]) -> Extent | None:
+    """Return one more than ``offset`` and the sum of the last of some numbers of elements, each times its stride; None if none says that."""
+    total = Extent.number(offset + 1)
+    for stride, n in parts:
+        if total.factor and n.factor:
+            return None
+        symbol = n if n.factor else total
+        total = Extent(symbol.size, n.factor * stride + total.factor, total.constant + stride * (n.constant - 1))
+    return total
+
+
 class _Reads:
     """What is wanted of the buffers of a kernel."""
 
@@ -275,20 +316,14 @@ class _Reads:
         if len(parts) != len(self.axes) + 1 or not all(isinstance(p, tirx.IntImm) for p in parts):
             return None
         *strides, offset = (int(p) for p in parts)
-        total = Extent.number(offset + 1)
+        read: list[tuple[int, Extent]] = []
         for axis, whole, stride in zip(self.axes, self.extents, strides):
             if stride < 0:
                 return None
-            if not stride:
-                continue
-            limit = next((e for a, e in limits if a.same_as(axis)), None)
-            last = Extent.number(whole) if limit is None else limit
-            if total.factor and last.factor:
-                return None
-            symbol = last if last.factor else total
-            constant = total.constant + stride * (last.constant - 1)
-            total = Extent(symbol.size, last.factor * stride + total.factor, constant)
-        return self.bounds.clipped(total, size)
+            if stride:
+                limit = next((e for a, e in limits if a.same_as(axis)), None)
+                read.append((stride, Extent.number(whole) if limit is None else limit))
+        return self.bounds.clipped(_last_of(offset, read), size)
 
     # -- what expressions are ------------------------------------------------------------------------------------------
 

@@ -361,7 +361,10 @@ def rms_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any =
 def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
     if any(isinstance(a, Grown) for a in tensors_of(args)) or max(t.lengths) >= t.dim_() - mixed:
         return refuse_call(func, t, args)
-    return new_in(func(t.padded(), *args), t.lengths)
+    whole, order = t.unturned()
+    if order[-mixed:] != list(range(t.dim_()))[-mixed:]:
+        return new_in(func(t.padded(), *args), t.lengths)
+    return new_in(func(whole, *args).permute(order), t.lengths)  # rows are not put in another order for that
 
 
 def embedding(
