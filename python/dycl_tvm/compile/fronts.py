@@ -23,13 +23,15 @@ from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
-from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, of_attention
+from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, Table, of_attention
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
 
 #: Rounds after which what still changes is wanted whole: an extent may grow by one in each trip of a loop.
 _ROUNDS = 12
+#: Of a constant vector, that numbers are looked up in.
+_MOST_NUMBERS = 1 << 14
 #: The first inputs of an attention: queries, keys and values.
 _ATTENDED = 3
 
@@ -392,19 +394,21 @@ def _fact_in(lst: CallList, known: Mapping[int, Fact], number: int) -> Fact | No
     return _reshaped(known[root], lst.types[root].shape, lst.types[number].shape)
 
 
-def _constant_fact(data: torch.Tensor) -> Counts | Number | None:
-    """Return along which dimension the elements of a constant count from 0, or which number it is."""
+def _constant_fact(data: torch.Tensor) -> Counts | Number | Table | None:
+    """Return along which dimension the elements of a constant count from 0, or which numbers it has."""
     if data.numel() == 1 and data.dtype == torch.float32:
         return Number(float(data))
     if data.dtype not in (torch.int64, torch.int32) or data.numel() < 2 or data.numel() != max(data.shape):
         return None
     flat = data.detach().reshape(-1)
-    return Counts(list(data.shape).index(data.numel())) if torch.equal(flat, torch.arange(len(flat), dtype=data.dtype)) else None
+    if torch.equal(flat, torch.arange(len(flat), dtype=data.dtype)):
+        return Counts(list(data.shape).index(data.numel()))
+    return Table(tuple(flat.tolist())) if len(flat) <= _MOST_NUMBERS else None
 
 
 def _reshaped(fact: Fact, shape: Sequence[int], other: Sequence[int]) -> Fact | None:
     """Return what is known of the same elements in a shape that has dimensions of 1 more or fewer."""
-    if isinstance(fact, (Holds, Number)):
+    if isinstance(fact, (Holds, Number, Table)):
         return fact
     dims, others = list(_long(shape)), list(_long(other))
     if [shape[d] for d in dims] != [other[d] for d in others] or fact.dim not in dims:

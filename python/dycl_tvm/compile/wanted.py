@@ -9,6 +9,7 @@ address or divides a whole number: a number that nobody computed must not get th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,11 @@ from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
 from dycl_tvm.backends.tir_cpu.strided import digits
-from dycl_tvm.backends.tir_cpu.words.loops import ROWS, SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.loops import REACH, ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 
+#: Values of a size that are tried, to find out how far a table leads.
+_MOST_TRIED = 1 << 12
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
@@ -70,7 +73,14 @@ class Closed:
     extent: Extent
 
 
-Fact = Union[Counts, Holds, Mask, Number, Closed]
+@dataclass(frozen=True)
+class Table:
+    """A vector of whole numbers, in any shape."""
+
+    numbers: tuple[int, ...]
+
+
+Fact = Union[Counts, Holds, Mask, Number, Closed, Table]
 
 
 class Kernel:
@@ -86,9 +96,11 @@ class Kernel:
         self.shapes = [tuple(int(s) for s in p.shape) for p in fn.params]
         self.params = list(fn.params)
         self.rows: list[list[int]] | None = None
+        self.reach: list[list[tuple[int, ...]]] = []
         self.stages: list[Stage] | None = None
         if fn.attrs and ROWS in fn.attrs:
             self.rows = [[int(d) for d in row] for row in fn.attrs[ROWS]]
+            self.reach = [[tuple(map(int, d)) for d in row] for row in fn.attrs.get(REACH, ())]
         elif not (fn.attrs and SCHEDULED in fn.attrs):
             stages = read_stages(fn)
             self.stages = None if stages is None or not stages[-1].out.same_as(fn.params[-1]) else inlined(stages)
@@ -97,7 +109,7 @@ class Kernel:
     def inputs(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> list[Wanted | None]:
         """Return what is wanted of each input, None for nothing, where so much is wanted of the output."""
         if self.rows is not None:
-            return [self._along_rows(k, row, wanted, bounds) for k, row in enumerate(self.rows)]
+            return [self._along_rows(k, row, wanted, facts, bounds) for k, row in enumerate(self.rows)]
         if self.stages is None:
             return [everything(s) for s in self.shapes[:-1]]
         reads = _Reads(self, facts, bounds)
@@ -106,10 +118,17 @@ class Kernel:
             reads.stage(stage)
         return [reads.of(p) for p in self.params[:-1]]
 
-    def _along_rows(self, k: int, row: Sequence[int], wanted: Wanted, bounds: Bounds) -> Wanted:
+    def _along_rows(self, k: int, row: Sequence[int], wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
         shape, out = self.shapes[k], self.shapes[-1]
         dims = [*row, *([-1] * len(shape))]
-        return tuple(bounds.clipped(wanted[d], n) if d >= 0 and out[d] == n else None for d, n in zip(dims, shape))
+        found = [bounds.clipped(wanted[d], n) if d >= 0 and out[d] == n else None for d, n in zip(dims, shape)]
+        for place, (d, stride, last) in enumerate(self.reach[k] if k < len(self.reach) else ()):
+            extent = wanted[d] if d >= 0 else None
+            if extent is None:
+                continue
+            reached = extent.scaled(stride, last + 1 - stride) if stride else _looked_up(extent, facts[last], bounds)
+            found[place] = bounds.clipped(reached, shape[place])
+        return tuple(found)
 
     def fact(self, facts: Sequence[Fact | None], bounds: Bounds) -> Fact | None:
         """Return what is known of the output, if it is known of inputs."""
@@ -182,6 +201,24 @@ class Moved:
     def _length(self, dim: int, facts: Sequence[Fact | None]) -> Extent | None:
         fact = facts[1 + self.moving.dims.index(dim)] if dim in self.moving.dims else None
         return fact.extent if isinstance(fact, Holds) else None
+
+
+def _looked_up(extent: Extent, table: Fact | None, bounds: Bounds) -> Extent | None:
+    """Return how many rows are read at most where the first elements of a table say which."""
+    if not isinstance(table, Table):
+        return None
+    before = [0, *itertools.accumulate(table.numbers, max, initial=-1)][1:]
+
+    def read(size: int) -> int:
+        return before[min(max(extent.constant + extent.factor * size, 0), len(table.numbers))] + 1
+
+    if not extent.factor:
+        return Extent.number(read(0))
+    least, most = bounds.bounds[extent.size]
+    if most - least > _MOST_TRIED:
+        return None
+    factor = -((read(least) - read(most)) // max(most - least, 1))
+    return Extent(extent.size, factor, max(read(n) - factor * n for n in range(least, most + 1)))
 
 
 def of_attention(work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds) -> list[Wanted]:

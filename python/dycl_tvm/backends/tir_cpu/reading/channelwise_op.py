@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
@@ -99,6 +100,43 @@ class ChannelwiseOp:
         firsts = [[load.indices[0] for load in loads if load.indices and load.source.same_as(p)] for p in self.params]
         whole = [any(load.source.same_as(p) for load in deciding) for p in self.params]
         return [(0,) if found and not w and all(i.same_as(self.axes[0]) for i in found) else () for found, w in zip(firsts, whole)]
+
+    @property
+    def reach(self) -> list[list[tuple[int, int, int]]]:
+        """Of each input, of each of its dimensions, how far back a row of the output reaches, as ``loops.REACH`` has it."""
+        exprs = [self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))]
+        loads, deciding = ([load for e in exprs for load in of(e)] for of in (loads_of, deciding_loads_of))
+        found = []
+        for p, tensor in zip(self.params, self.inputs):
+            own = [load for load in loads if load.source.same_as(p)]
+            known = own and not any(load.source.same_as(p) for load in deciding)
+            found.append([self._reach([load.indices[d] for load in own]) if known else (-1, 0, 0) for d in range(len(tensor.shape))])
+        return found
+
+    def _reach(self, indices: Sequence[Any]) -> tuple[int, int, int]:
+        windows = [] if self.reduction is None else list(zip(self.reduction.axes, self.reduction.extents))
+        variables = [*self.axes, *(axis for axis, _ in windows)]
+        found: list[tuple[int, int, int]] = []
+        for index in indices:
+            if isinstance(index, TensorLoad) and len(index.indices) == 1:
+                axis = next((d for d, a in enumerate(self.axes) if index.indices[0].same_as(a)), None)
+                table = next((k for k, p in enumerate(self.params) if index.source.same_as(p)), None)
+                if axis is None or table is None:
+                    return -1, 0, 0
+                found.append((axis, 0, table))
+                continue
+            parts = tvm.sym.detect_linear_equation(index, variables)
+            if len(parts) != len(variables) + 1 or not all(isinstance(n, tirx.IntImm) and int(n) >= 0 for n in parts[:-1]):
+                return -1, 0, 0
+            *factors, offset = parts
+            axes = [d for d in range(len(self.axes)) if int(factors[d])]
+            if len(axes) != 1 or axes == [1] or not isinstance(offset, tirx.IntImm):
+                return -1, 0, 0
+            last = int(offset) + sum(int(n) * (extent - 1) for n, (_, extent) in zip(factors[len(self.axes) :], windows))
+            found.append((axes[0], int(factors[axes[0]]), last))
+        same = {(d, stride) for d, stride, _ in found}
+        tables = {table for _, stride, table in found if not stride}
+        return max(found) if len(same) == 1 and len(tables) < 2 else (-1, 0, 0)
 
 
 def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:
