@@ -24,7 +24,7 @@ from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
 from dycl_tvm.backends.tir_cpu.strided import digits
-from dycl_tvm.backends.tir_cpu.words.loops import REACH, ROWS, SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, REACH, ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 
 #: Values of a size that are tried, to find out how far a table leads.
@@ -97,10 +97,12 @@ class Kernel:
         self.params = list(fn.params)
         self.rows: list[list[int]] | None = None
         self.reach: list[list[tuple[int, ...]]] = []
+        self.choosing: list[list[int]] = []
         self.stages: list[Stage] | None = None
         if fn.attrs and ROWS in fn.attrs:
             self.rows = [[int(d) for d in row] for row in fn.attrs[ROWS]]
             self.reach = [[tuple(map(int, d)) for d in row] for row in fn.attrs.get(REACH, ())]
+            self.choosing = [[int(m) for m in masks] for masks in fn.attrs.get(CHOOSING, ())]
         elif not (fn.attrs and SCHEDULED in fn.attrs):
             stages = read_stages(fn)
             self.stages = None if stages is None or not stages[-1].out.same_as(fn.params[-1]) else inlined(stages)
@@ -128,6 +130,13 @@ class Kernel:
                 continue
             reached = extent.scaled(stride, last + 1 - stride) if stride else _looked_up(extent, facts[last], bounds)
             found[place] = bounds.clipped(reached, shape[place])
+        for fact in [facts[m] for m in (self.choosing[k] if k < len(self.choosing) else ())]:
+            # the mask is read where the output is, and so is what it chooses
+            here = [place for place, reach in enumerate(self.reach[k]) if isinstance(fact, Mask) and reach == (fact.dim, 1, 0)]
+            for place in here:
+                there = found[place]
+                if there is None or bounds.covers(there, fact.extent):
+                    found[place] = bounds.clipped(fact.extent, shape[place])
         return tuple(found)
 
     def fact(self, facts: Sequence[Fact | None], bounds: Bounds) -> Fact | None:

@@ -14,7 +14,7 @@ from dycl_tvm.backends.tir_cpu.families import relayout
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Reach, Rows
-from dycl_tvm.backends.tir_cpu.words.loops import NAME, REACH, ROWS
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, NAME, REACH, ROWS
 from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
 
@@ -40,12 +40,14 @@ class ModuleEmitter:
             del built[f"{name}__packed"]
         return built
 
-    def kernel(self, name: str, key: Any, make: Callable[[], Any], rows: Rows, reach: Reach = ()) -> Any:
+    def kernel(
+        self, name: str, key: Any, make: Callable[[], Any], rows: Rows, reach: Reach = (), choosing: Sequence[Sequence[int]] = ()
+    ) -> Any:
         """Return the global variable of a kernel."""
         if key not in self._made:
             fn = make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows])
             if self.kernels.selector.varied and reach:
-                fn = fn.with_attr(REACH, [[list(dim) for dim in r] for r in reach])
+                fn = fn.with_attr(REACH, [[list(dim) for dim in r] for r in reach]).with_attr(CHOOSING, [list(c) for c in choosing])
             self._made[key] = self.bb.add_func(fn, name)
             if isinstance(make, Maker):
                 self.kernels.makers[self._made[key].name_hint] = make
@@ -159,10 +161,18 @@ class _Function:
         return self.bb.emit(relax.op.permute_dims(self._view(self._stored(var, 1), Tensor(shape, var.tensor.dtype)), [1, 0]))
 
     def call(
-        self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = (), reach: Reach = ()
+        self,
+        name: str,
+        key: Any,
+        make: Callable[[], Any],
+        args: Sequence[Any],
+        out: Tensor,
+        rows: Rows = (),
+        reach: Reach = (),
+        choosing: Sequence[Sequence[int]] = (),
     ) -> Any:
         """Emit a call of a PrimFunc."""
-        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])], reach)
+        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])], reach, choosing)
         return self.bb.emit(relax.call_tir(gv, list(args), _type(out)))
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:

@@ -52,9 +52,17 @@ class Emitter(Protocol):
         """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
 
     def call(
-        self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = (), reach: Reach = ()
+        self,
+        name: str,
+        key: Any,
+        make: Callable[[], Any],
+        args: Sequence[Any],
+        out: Tensor,
+        rows: Rows = (),
+        reach: Reach = (),
+        choosing: Sequence[Sequence[int]] = (),
     ) -> Any:
-        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. ``rows`` and ``reach`` are of the first arguments."""
+        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. The rest is of the first arguments."""
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:
         """Define a tensor of the function."""
@@ -190,7 +198,7 @@ class Kernels:
 
         rows = [*op.batch_rows, *(_BATCH for _ in operands)]
         reach = [*op.reach, *map(_same_places, operands)]
-        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach))
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:

@@ -113,6 +113,37 @@ class ChannelwiseOp:
             found.append([self._reach([load.indices[d] for load in own]) if known else (-1, 0, 0) for d in range(len(tensor.shape))])
         return found
 
+    @property
+    def choosing(self) -> list[list[int]]:
+        """Of each input, the inputs of truth values that choose it, as ``loops.CHOOSING`` has it."""
+        found: list[list[int] | None] = [None for _ in self.params]
+
+        def visit(expr: Any, masks: list[int]) -> None:
+            if isinstance(expr, tirx.Select) or is_conditional(expr):
+                condition, then, orelse = branches(expr)
+                visit(condition, masks)
+                visit(then, [*masks, *(k for k in map(self._truth, conjunction(condition)) if k is not None)])
+                visit(orelse, masks)
+                return
+            for load in loads_of(expr):
+                k = next((k for k, p in enumerate(self.params) if load.source.same_as(p)), None)
+                if k is not None:
+                    known = found[k]
+                    found[k] = masks if known is None else [m for m in known if m in masks]
+
+        for expr in (self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))):
+            visit(expr, [])
+        return [masks or [] for masks in found]
+
+    def _truth(self, expr: Any) -> int | None:
+        """Return which input a condition is, if it is read at the place of the output, or is of one element along a dimension."""
+        if isinstance(expr, tirx.LT) and isinstance(expr.a, tirx.IntImm) and not int(expr.a) and isinstance(expr.b, tirx.Cast):
+            expr = expr.b.value  # as TVM asks for a truth value
+        if not isinstance(expr, TensorLoad) or str(expr.ty.dtype) != "bool" or len(expr.indices) != len(self.axes):
+            return None
+        here = all(i.same_as(a) or (isinstance(i, tirx.IntImm) and not int(i)) for i, a in zip(expr.indices, self.axes))
+        return next((k for k, p in enumerate(self.params) if here and expr.source.same_as(p)), None)
+
     def _reach(self, indices: Sequence[Any]) -> tuple[int, int, int]:
         windows = [] if self.reduction is None else list(zip(self.reduction.axes, self.reduction.extents))
         variables = [*self.axes, *(axis for axis, _ in windows)]
