@@ -253,17 +253,20 @@ def _strided(at: Strided, axes: Sequence[tuple[int, Extent | None]], shape: Sequ
     found: list[Extent | None] = []
     for d, (first, size) in enumerate(zip(start, shape)):
         parts = [(step[d], Extent.number(whole) if limit is None else limit) for (whole, limit), step in zip(axes, steps)]
-        total = _last_of(first, [(stride, n) for stride, n in parts if stride])
+        total = _last_of(first, [(stride, n) for stride, n in parts if stride], bounds)
         found.append(bounds.clipped(total, size))
     return tuple(found)
 
 
-def _last_of(offset: int, parts: Sequence[tuple[int, Extent]]) -> Extent | None:
-    """Return one more than ``offset`` and the sum of the last of some numbers of elements, each times its stride; None if none says that."""
+def _last_of(offset: int, parts: Sequence[tuple[int, Extent]], bounds: Bounds) -> Extent:
+    """Return one more than ``offset`` and the sum of the last of some numbers of elements, each times its stride, or more.
+
+    Of several sizes the one with the largest stride counts, of the others what they are at most.
+    """
     total = Extent.number(offset + 1)
-    for stride, n in parts:
+    for stride, n in sorted(parts, key=lambda part: -part[0]):
         if total.factor and n.factor:
-            return None
+            n = Extent.number(bounds.range(n)[1])
         symbol = n if n.factor else total
         total = Extent(symbol.size, n.factor * stride + total.factor, total.constant + stride * (n.constant - 1))
     return total
@@ -358,6 +361,11 @@ class _Reads:
         for expr, extent in limits:
             if tvm_ffi.structural_equal(index, expr):
                 return self.bounds.clipped(extent, size)
+        if isinstance(index, tirx.FloorDiv) and isinstance(index.b, tirx.IntImm) and int(index.b) > 0:
+            by = int(index.b)
+            part = self._limit(index.a, size * by, limits)
+            whole_rows = part is not None and part.factor % by == 0 and part.constant % by == 0
+            return self.bounds.clipped(Extent(part.size, part.factor // by, part.constant // by), size) if part and whole_rows else None
         parts = tvm.sym.detect_linear_equation(index, self.axes) if self.axes else [index]
         if len(parts) != len(self.axes) + 1 or not all(isinstance(p, tirx.IntImm) for p in parts):
             return None
@@ -369,7 +377,7 @@ class _Reads:
             if stride:
                 limit = next((e for a, e in limits if a.same_as(axis)), None)
                 read.append((stride, Extent.number(whole) if limit is None else limit))
-        return self.bounds.clipped(_last_of(offset, read), size)
+        return self.bounds.clipped(_last_of(offset, read, self.bounds), size)
 
     # -- what expressions are ------------------------------------------------------------------------------------------
 
