@@ -131,11 +131,12 @@ class Kernel:
             reached = extent.scaled(stride, last + 1 - stride) if stride else _looked_up(extent, facts[last], bounds)
             found[place] = bounds.clipped(reached, shape[place])
         for fact in [facts[m] for m in (self.choosing[k] if k < len(self.choosing) else ())]:
-            # the mask is read where the output is, and so is what it chooses
-            here = [place for place, reach in enumerate(self.reach[k]) if isinstance(fact, Mask) and reach == (fact.dim, 1, 0)]
-            for place in here:
+            if not isinstance(fact, Mask):
+                continue
+            for place, reach in enumerate(self.reach[k]):
                 there = found[place]
-                if there is None or bounds.covers(there, fact.extent):
+                # the mask is read where the output is, and so is what it chooses
+                if reach == (fact.dim, 1, 0) and (there is None or bounds.covers(there, fact.extent)):
                     found[place] = bounds.clipped(fact.extent, shape[place])
         return tuple(found)
 

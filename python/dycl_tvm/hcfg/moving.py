@@ -27,12 +27,13 @@ def together(x: torch.Tensor, lengths: Sequence[torch.Tensor], dims: Sequence[in
     """Move elements together: ``lengths`` are those of the dimensions ``dims``, which ascend."""
     rooms, there, behind = _parts(x.shape, lengths, dims)
     place = torch.arange(math.prod(rooms))
-    left, source, step = place, torch.zeros_like(place), 1
-    for room, n in zip(reversed(rooms), reversed(there)):
-        if isinstance(n, torch.Tensor):
-            n = n.clamp(1, max(room, 1))
-        source, step = source + left % n * step, step * room
-        left = torch.div(left, n, rounding_mode="floor")
+    left, step = place, math.prod(rooms[1:])
+    source: torch.Tensor | int = 0
+    for d in range(len(rooms) - 1):  # how often the rest of the dimensions goes into what is left
+        behind_it = _count([n if isinstance(n, int) else n.clamp(1, max(r, 1)) for n, r in zip(there[d + 1 :], rooms[d + 1 :])])
+        at = torch.div(left, behind_it, rounding_mode="floor")
+        source, left, step = source + at * step, left - at * behind_it, step // rooms[d + 1]
+    source = source + left
     rows = x.reshape(place.shape[0], behind).index_select(0, source.clamp(0, max(place.shape[0] - 1, 0)))
     return torch.where((place < _count(there)).unsqueeze(1), rows, torch.zeros((), dtype=x.dtype)).reshape(-1)
 

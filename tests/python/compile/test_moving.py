@@ -14,12 +14,15 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.backends.tir_cpu import kernels
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
+from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp
 from dycl_tvm.compile.ops import moving, semantics
 from dycl_tvm.compile.ops.moving import Moving, moving_of
 from dycl_tvm.compile.program import KernelLibrary
 from dycl_tvm.compile.templates import source_of
 from dycl_tvm.compile.wanted import Holds, Moved, Table, _looked_up, of_attention
+from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.moving import apart, together
 from dycl_tvm.verify.memory import CompiledKernels
 
@@ -44,7 +47,7 @@ def expected(x: torch.Tensor, lengths: list[torch.Tensor], dims: tuple[int, ...]
 def test_operators_and_kernels_move_what_comes_before_the_lengths(dims: tuple[int, ...]) -> None:
     symbols = {(to, fills): Moving(to, dims, fills).symbol for to in (True, False) for fills in (True, False)}
     assert all(moving_of(s) == Moving(to, dims, fills) for (to, fills), s in symbols.items())
-    kernels = CompiledKernels(KernelLibrary((), (("templates.cc", source_of(symbols.values())),), ()))
+    compiled = CompiledKernels(KernelLibrary((), (("templates.cc", source_of(symbols.values())),), ()))
     for dtype in (torch.float32, torch.int64, torch.float16, torch.bool):
         x = torch.randint(1, 90, SHAPE).to(dtype)
         for lengths in lengths_of(dims):
@@ -56,17 +59,17 @@ def test_operators_and_kernels_move_what_comes_before_the_lengths(dims: tuple[in
             count = int(math.prod(x[inside].shape))
             for fills in (True, False):
                 got, again = torch.full((x.numel(),), 99).to(dtype), torch.full(SHAPE, 99).to(dtype)
-                kernels.call(symbols[True, fills], 0, [x, *lengths, got])
-                kernels.call(symbols[False, fills], 0, [want, *lengths, again])
+                compiled.call(symbols[True, fills], 0, [x, *lengths, got])
+                compiled.call(symbols[False, fills], 0, [want, *lengths, again])
                 assert torch.equal(got[:count], want[:count]) and torch.equal(again[inside], back[inside])
                 assert not fills or (torch.equal(got, want) and torch.equal(again, back))
 
 
 def test_a_vector_that_is_too_short_is_read_no_further() -> None:
-    kernels = CompiledKernels(KernelLibrary((), (("templates.cc", source_of([Moving(False, (0, 1)).symbol])),), ()))
+    compiled = CompiledKernels(KernelLibrary((), (("templates.cc", source_of([Moving(False, (0, 1)).symbol])),), ()))
     x, lengths = torch.arange(1.0, 6.0), [torch.tensor(2), torch.tensor(4)]
     got = torch.full((2, 5), 9.0)
-    kernels.call(Moving(False, (0, 1)).symbol, 0, [x, *lengths, got])
+    compiled.call(Moving(False, (0, 1)).symbol, 0, [x, *lengths, got])
     assert got.tolist() == apart(x, lengths, [0, 1], [2, 5]).tolist() == [[1, 2, 3, 4, 0], [5, 0, 0, 0, 0]]
 
 
@@ -77,7 +80,9 @@ def moves(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64, torch.int8], ids=str)
 @pytest.mark.parametrize("in_kernels", [True, False])
-def test_the_same_without_kernels_of_their_own(in_kernels: bool, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_without_kernels_of_their_own(
+    in_kernels: bool, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not in_kernels:  # as on a GPU
         monkeypatch.setattr(moving, "semantics", type("Elsewhere", (), {"is_for_cpu": staticmethod(lambda: False)}))
     assert semantics.is_for_cpu()
@@ -86,7 +91,7 @@ def test_the_same_without_kernels_of_their_own(in_kernels: bool, dtype: torch.dt
     artifact = dycl_tvm.build(moves, (given[0],), dynamic_shapes=sizes)
     artifact.export_library(tmp_path / "net.so")
     artifact.save_params(tmp_path / "net.params")
-    assert any(moving_of(k.symbol) for k in artifact._lowered.program.kernels) == (in_kernels and not dtype.is_complex)
+    assert any(moving_of(k.symbol) for k in artifact._lowered.program.kernels) == in_kernels
     call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
     for x in given:
         torch.testing.assert_close(call(x), moves(x))
@@ -174,6 +179,19 @@ class Sequences(nn.Module):
         return self.turned(y.transpose(0, 1)).transpose(0, 1).reshape(-1, 16), y[:, 0]
 
 
+@pytest.mark.parametrize("broken", ["a window", "element by element", "what nobody reads"])
+def test_the_check_sees_what_is_computed_too_little(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken == "a window":
+        monkeypatch.setattr(kernels, "_reach_of", lambda chosen: [(0, 1, 0), (-1, 0, 0), (2, 2, -1), (3, 2, -1)])
+    elif broken == "element by element":
+        monkeypatch.setattr(ChannelwiseOp, "reach", property(lambda op: [[(2, 1, -1)] * len(t.shape) for t in op.inputs]))
+    else:
+        monkeypatch.setattr(Moved, "front", lambda moved, *_: Moving(moved.moving.together, moved.moving.dims, False).symbol)
+    h, w = dycl_tvm.Dim("H", min=1, max=6), dycl_tvm.Dim("W", min=1, max=5)
+    with pytest.raises(VerificationError):
+        dycl_tvm.build(Pictures().eval(), (torch.randn(1, 4, 8, 8),), dynamic_shapes=({2: 4 * h, 3: 4 * w},))
+
+
 def test_networks_with_several_lengths_are_right_at_every_size(tmp_path: Path) -> None:
     h, w, b, t = (dycl_tvm.Dim(name, min=1, max=most) for name, most in (("H", 6), ("W", 5), ("B", 4), ("T", 9)))
     cases: list[tuple[nn.Module, Any, Any, list[tuple[int, int]], set[str]]] = [
@@ -194,7 +212,10 @@ def test_networks_with_several_lengths_are_right_at_every_size(tmp_path: Path) -
         symbols = [k.symbol for k in artifact._lowered.program.kernels]
         # of each family all kernels are cut
         for family in families:
-            assert all("_front_" in s for s in symbols if s.startswith(f"dycl_{family}")), (family, [s for s in symbols if '_front_' not in s])
+            assert all("_front_" in s for s in symbols if s.startswith(f"dycl_{family}")), (
+                family,
+                [s for s in symbols if "_front_" not in s],
+            )
         call = dycl_tvm.load(tmp_path / f"{number}.so", tmp_path / f"{number}.params")
         with torch.no_grad():
             for size in (*sizes, *sizes[::-1]):

@@ -9,7 +9,6 @@ from typing import Any
 
 from tvm import relax
 
-from dycl_tvm.compile.complex import COMPLEX, Pair
 from dycl_tvm.compile.decompose import DECOMPOSITIONS
 from dycl_tvm.compile.ops import semantics
 from dycl_tvm.compile.ops.context import CONVERTERS, NotConvertible, OpContext
@@ -66,5 +65,3 @@ def _moved(ctx: OpContext, x: Any, lengths: list[Any], dims: list[int], shape: t
 CONVERTERS[TOGETHER] = lambda ctx, x, lengths, dims: _moved(ctx, x, lengths, dims, (math.prod(ctx.shape(x)),))
 CONVERTERS[APART] = lambda ctx, x, lengths, dims, shape: _moved(ctx, x, lengths, dims, tuple(shape))
 DECOMPOSITIONS.update({TOGETHER: together, APART: apart})
-COMPLEX[TOGETHER] = lambda x, *args: Pair(together(x.re, *args), together(x.im, *args))
-COMPLEX[APART] = lambda x, *args: Pair(apart(x.re, *args), apart(x.im, *args))

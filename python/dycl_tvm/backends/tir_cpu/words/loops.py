@@ -36,7 +36,8 @@ ROWS = "dycl.rows"
 #: which row r depends on no row of the input behind ``stride * r + last``, the stride and the last; -1, 0, 0 where that is not known.
 #: Where the stride is 0, row r depends on the row that element r of the input of number ``last`` says, and on no other.
 REACH = "dycl.reach"
-#: With REACH: of each input, the inputs of truth values that choose it, each read where the output is; where one is false, nothing depends on it.
+#: With REACH: of each input, the inputs of truth values that choose it, each read where the output is: where one is false,
+#: nothing depends on it.
 CHOOSING = "dycl.choosing"
 #: Of a parallel loop: for how many launches its work is enough.
 LAUNCHES = "dycl.launches"

@@ -71,14 +71,24 @@ def at_front(t: Grown) -> torch.Tensor:
     if math.prod(shape[: max(t.lengths)]) <= 1 or not math.prod(shape):
         return whole
     lengths = [to_tensor(number(n), torch.int64) for n in t.lengths.values()]
-    return dispatch(torch.ops.dycl_moving.together.default, (whole, lengths, list(t.lengths)), {}).reshape(shape)
+    return _moved(torch.ops.dycl_moving.together.default, whole, shape, lengths, list(t.lengths))
 
 
 def moved_apart(elements: torch.Tensor, sizes: Sequence[Extent]) -> torch.Tensor:
     """Return a buffer for some sizes with elements, a vector of them in their order, where those are that there are."""
     dims = [d for d, n in enumerate(sizes) if isinstance(n, Length)]
     lengths, rooms = [to_tensor(as_number(sizes[d]), torch.int64) for d in dims], [bounds_of(n)[1] for n in sizes]
-    return dispatch(torch.ops.dycl_moving.apart.default, (elements, lengths, dims, rooms), {})  # type: ignore[no-any-return]
+    parts = [2] if elements.is_complex() else []
+    return _moved(torch.ops.dycl_moving.apart.default, elements, rooms, lengths, dims, [*rooms, *parts])
+
+
+def _moved(operator: Any, x: torch.Tensor, shape: Sequence[int], *args: Any) -> torch.Tensor:
+    """Return what moving elements makes, in a shape; the parts of a complex number stay together."""
+    if not x.is_complex():
+        return dispatch(operator, (x, *args), {}).reshape(shape)  # type: ignore[no-any-return]
+    parts = torch.view_as_real(x)
+    parts = parts if operator is torch.ops.dycl_moving.together.default else parts.reshape(-1)
+    return torch.view_as_complex(dispatch(operator, (parts, *args), {}).reshape([*shape, 2]))
 
 
 def filled(t: Grown, fill: Any, dims: Collection[int] | None = None) -> torch.Tensor:
