@@ -31,11 +31,12 @@ def together(x: torch.Tensor, lengths: Sequence[torch.Tensor], dims: Sequence[in
     source: torch.Tensor | int = 0
     for d in range(len(rooms) - 1):  # how often the rest of the dimensions goes into what is left
         behind_it = _count([n if isinstance(n, int) else n.clamp(1, max(r, 1)) for n, r in zip(there[d + 1 :], rooms[d + 1 :])])
-        at = torch.div(left, behind_it, rounding_mode="floor")
-        source, left, step = source + at * step, left - at * behind_it, step // rooms[d + 1]
-    source = source + left
-    rows = x.reshape(place.shape[0], behind).index_select(0, source.clamp(0, max(place.shape[0] - 1, 0)))
-    return torch.where((place < _count(there)).unsqueeze(1), rows, torch.zeros((), dtype=x.dtype)).reshape(-1)
+        source, left = source + torch.div(left, behind_it, rounding_mode="floor") * step, left % behind_it
+        step = step // rooms[d + 1]
+    inside = place < _count(there)
+    # not a clamp: each that reads its operand several times doubles what TVM has to simplify
+    rows = x.reshape(place.shape[0], behind).index_select(0, torch.where(inside, source + left, 0))
+    return torch.where(inside.unsqueeze(1), rows, torch.zeros((), dtype=x.dtype)).reshape(-1)
 
 
 def apart(x: torch.Tensor, lengths: Sequence[torch.Tensor], dims: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
@@ -47,9 +48,9 @@ def apart(x: torch.Tensor, lengths: Sequence[torch.Tensor], dims: Sequence[int],
         at = torch.arange(room).reshape([-1] + [1] * (len(rooms) - 1 - d))
         source = source * n + at
         inside = inside & (at < n)
-    inside = (inside & (source < fits)).reshape(-1, 1)
-    rows = x.narrow(0, 0, fits * behind).reshape(fits, behind).index_select(0, source.reshape(-1).clamp(0, max(fits - 1, 0)))
-    return torch.where(inside, rows, torch.zeros((), dtype=x.dtype)).reshape(tuple(shape))
+    inside = (inside & (source < fits)).reshape(-1)
+    rows = x.narrow(0, 0, fits * behind).reshape(fits, behind).index_select(0, torch.where(inside, source.reshape(-1), 0))
+    return torch.where(inside.unsqueeze(1), rows, torch.zeros((), dtype=x.dtype)).reshape(tuple(shape))
 
 
 def _parts(shape: Sequence[int], lengths: Sequence[torch.Tensor], dims: Sequence[int]) -> tuple[list[int], list[torch.Tensor | int], int]:
