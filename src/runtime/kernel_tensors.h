@@ -97,6 +97,9 @@ class Arguments {
     for (int d = 0; d < tensor(k)->ndim; ++d) n *= tensor(k)->shape[d];
     return n;
   }
+  int rank(int k) const { return tensor(k)->ndim; }
+  int64_t item_bytes(int k) const { return (tensor(k)->dtype.bits * tensor(k)->dtype.lanes + 7) / 8; }
+  int64_t bytes(int k) const { return size(k) * item_bytes(k); }
   int64_t extent(int k, int from_last) const {
     int d = tensor(k)->ndim - 1 - from_last;
     return d < 0 ? 1 : tensor(k)->shape[d];

@@ -30,15 +30,53 @@ class Extent:
         return self.constant + (self.factor * sizes[self.size] if self.factor else 0)
 
 
+#: The largest product that is a size: no arithmetic with it overflows.
+_MOST = 1 << 40
 #: What is wanted of a tensor: of each dimension the first elements, or all of them (None).
 Wanted = tuple[Extent | None, ...]
 
 
 class Bounds:
-    """The least and the largest value of each size."""
+    """The least and the largest value of each size.
 
-    def __init__(self, bounds: Sequence[tuple[int, int]]) -> None:
-        self.bounds = tuple(bounds)
+    Parameters
+    ----------
+    bounds : sequence of (int, int)
+        None is negative.
+    multiplies : bool
+        Whether a product of sizes may be one more size, with a number behind those that there are.
+    """
+
+    def __init__(self, bounds: Sequence[tuple[int, int]], multiplies: bool = False) -> None:
+        self.bounds = list(bounds)
+        self.multiplies = multiplies
+        #: Of each product the numbers of two sizes that come before it.
+        self.products: list[tuple[int, int]] = []
+        self._known: dict[tuple[int, ...], int] = {(k,): k for k in range(len(bounds))}
+
+    def product(self, a: Extent, b: Extent) -> Extent | None:
+        """Return the product of two extents; None if it is no number of elements of a size."""
+        if not a.factor or not b.factor:
+            return b.scaled(a.constant) if not a.factor else a.scaled(b.constant)
+        if a.constant or b.constant or not self.multiplies:
+            return None
+        of = {k: key for key, k in self._known.items()}
+        key = tuple(sorted(of[a.size] + of[b.size]))
+        if key not in self._known:
+            (low, high), (least, most) = self.bounds[a.size], self.bounds[b.size]
+            if high * most > _MOST:
+                return None
+            self._known[key] = len(self.bounds)
+            self.products.append((a.size, b.size))
+            self.bounds.append((low * least, high * most))
+        return Extent(self._known[key], a.factor * b.factor, 0)
+
+    def numbers(self, sizes: Sequence[int]) -> list[int]:
+        """Return the sizes of a call, and behind them their products."""
+        found = list(sizes)
+        for a, b in self.products:
+            found.append(found[a] * found[b])
+        return found
 
     def range(self, extent: Extent) -> tuple[int, int]:
         """Return the least and the largest that an extent can be."""

@@ -120,7 +120,7 @@ def lower(
     with _timed(stats, "fronts"):
         fronts = kernels.fronts(lists, table)
     with _timed(stats, "plan"):
-        lowering = Lowering(graph, lists, table.functions, plan, kernels.layouts)
+        lowering = Lowering(graph, lists, table.functions, plan, kernels.layouts, fronts.bounds.products)
         lowering.prepare_folding()
         program = lowering.run()
     with _timed(stats, "kernels"):

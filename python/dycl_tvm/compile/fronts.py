@@ -21,14 +21,19 @@ import torch
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
+from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
-from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Number
+from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, Table, of_attention
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
 
 #: Rounds after which what still changes is wanted whole: an extent may grow by one in each trip of a loop.
 _ROUNDS = 12
+#: Of a constant vector, that numbers are looked up in.
+_MOST_NUMBERS = 1 << 14
+#: The first inputs of an attention: queries, keys and values.
+_ATTENDED = 3
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Fronts:
 
     def known(self, value: Value, drawn: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """Return a random tensor as it may be for a value: what is known of the value holds."""
-        fact = self.facts.get(id(value))
+        fact, sizes = self.facts.get(id(value)), self.bounds.numbers(sizes)
         if isinstance(fact, Holds):
             return torch.full_like(drawn, fact.extent.at(sizes))
         if isinstance(fact, (Mask, Closed)):
@@ -62,7 +67,7 @@ class Fronts:
 
     def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice, ...]]:
         """Return what is computed of the results of a sub-DNN, of these types, where the sizes are these."""
-        found = []
+        found, sizes = [], self.bounds.numbers(sizes)
         for wanted, type_ in zip(self.results.get(name, [None] * len(types)), types, strict=True):
             # an array with channels in blocks has one dimension more
             dims = len(type_.shape) if isinstance(type_, TensorType) else 0
@@ -87,7 +92,7 @@ def plan_fronts(graph: HCFG, lists: dict[str, CallList], kernels: KernelSet, lay
     as_inputs : bool
         Whether kernels take the sizes that they ask for as inputs; where not, those who call them do what there is to do.
     """
-    bounds = Bounds([(s.least, s.most) for s in graph.sizes])
+    bounds = Bounds([(s.least, s.most) for s in graph.sizes], multiplies=as_inputs)
     if not graph.sizes:
         return Fronts(bounds)
     return _Planner(graph, lists, kernels, layouts or Layouts(), bounds, as_inputs).run()
@@ -159,6 +164,11 @@ class _Planner:
         if step.op not in ("add", "sub", "mul") or len(known) != 2:
             return
         a, b = known
+        if step.op == "mul" and a.factor and b.factor:
+            product = self.bounds.product(a, b)
+            if product is not None:
+                scalars[id(step.output)] = product
+            return
         if b.factor and not a.factor and step.op != "sub":
             a, b = b, a
         if not b.factor:  # of two sizes nothing is known
@@ -316,7 +326,13 @@ class _Planner:
                 for number in call.inputs:
                     want(number, everything(lst.types[number].shape))
                 continue
-            for number, wanted in zip(call.inputs, kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)):
+            read: list[Wanted | None] = kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)
+            inputs, maker = list(call.inputs), self.table.maker_of.get(call.symbol)
+            if maker is not None:  # its arrays are vectors: in their own shapes strides say what is read of them
+                inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
+                arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
+                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds)
+            for number, wanted in zip(inputs, read):
                 want(number, wanted)
         return found
 
@@ -325,9 +341,14 @@ class _Planner:
             self._inside[name] = self._forward(name)
         return self._inside[name]
 
-    def _kernel(self, lst: CallList, call: Call) -> Kernel | None:
+    def _kernel(self, lst: CallList, call: Call) -> Kernel | Moved | None:
         """Return what is understood of a kernel; None for one with several results, and for those of other backends."""
-        if call.backend != "tvm" or len(call.outputs) != 1:
+        if len(call.outputs) != 1:
+            return None
+        moving = moving_of(call.symbol)
+        if moving is not None:
+            return Moved(moving, [lst.types[n].shape for n in (*call.inputs, *call.outputs)])
+        if call.backend != "tvm":
             return None
         if call.symbol not in self.kernels:
             self.kernels[call.symbol] = Kernel(self.table.functions[call.symbol])
@@ -340,6 +361,9 @@ class _Planner:
         wanted = inside.get(call.outputs[0])
         if built or kernel is None or wanted is None:
             return call
+        if isinstance(kernel, Moved):
+            facts = self._known_facts(lst.name)
+            return replace(call, symbol=kernel.front(wanted, [_fact_in(lst, facts, n) for n in call.inputs], self.bounds))
         sizes = tuple(sorted({e.size for e in wanted if e is not None and e.factor}))
         keys = self._keys_of(lst, call, wanted)
         if all(e is None for e in wanted) and keys is None:
@@ -370,19 +394,21 @@ def _fact_in(lst: CallList, known: Mapping[int, Fact], number: int) -> Fact | No
     return _reshaped(known[root], lst.types[root].shape, lst.types[number].shape)
 
 
-def _constant_fact(data: torch.Tensor) -> Counts | Number | None:
-    """Return along which dimension the elements of a constant count from 0, or which number it is."""
+def _constant_fact(data: torch.Tensor) -> Counts | Number | Table | None:
+    """Return along which dimension the elements of a constant count from 0, or which numbers it has."""
     if data.numel() == 1 and data.dtype == torch.float32:
         return Number(float(data))
     if data.dtype not in (torch.int64, torch.int32) or data.numel() < 2 or data.numel() != max(data.shape):
         return None
     flat = data.detach().reshape(-1)
-    return Counts(list(data.shape).index(data.numel())) if torch.equal(flat, torch.arange(len(flat), dtype=data.dtype)) else None
+    if torch.equal(flat, torch.arange(len(flat), dtype=data.dtype)):
+        return Counts(list(data.shape).index(data.numel()))
+    return Table(tuple(flat.tolist())) if len(flat) <= _MOST_NUMBERS else None
 
 
 def _reshaped(fact: Fact, shape: Sequence[int], other: Sequence[int]) -> Fact | None:
     """Return what is known of the same elements in a shape that has dimensions of 1 more or fewer."""
-    if isinstance(fact, (Holds, Number)):
+    if isinstance(fact, (Holds, Number, Table)):
         return fact
     dims, others = list(_long(shape)), list(_long(other))
     if [shape[d] for d in dims] != [other[d] for d in others] or fact.dim not in dims:

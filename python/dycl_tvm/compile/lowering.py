@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -75,7 +76,9 @@ class Placement:
     instrs : dict
         ``id`` of each step to the numbers of its instructions in its block.
     sizes : dict
-        Number of a size that kernels read to its slot; the entry begins with writing them.
+        Number of a size that kernels read to its slot.
+    prelude : int
+        With how many instructions the entry begins, which write the sizes there.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -83,6 +86,7 @@ class Placement:
     regs: dict[int, Reg] = field(default_factory=dict)
     instrs: dict[int, range] = field(default_factory=dict)
     sizes: dict[int, Slot] = field(default_factory=dict)
+    prelude: int = 0
 
 
 class Lowering:
@@ -100,18 +104,27 @@ class Lowering:
         Whether storages may share bytes.
     layouts : Layouts, optional
         Which values are packed; the others are plain.
+    products : sequence of (int, int)
+        Sizes behind those of the graph: each is the product of two that come before it.
     """
 
     def __init__(
-        self, graph: HCFG, lists: dict[str, CallList], functions: dict[str, Any], share: bool = True, layouts: Layouts | None = None
+        self,
+        graph: HCFG,
+        lists: dict[str, CallList],
+        functions: dict[str, Any],
+        share: bool = True,
+        layouts: Layouts | None = None,
+        products: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.graph, self.lists, self.functions, self.share = graph, lists, functions, share
-        self.layouts = layouts or Layouts()
+        self.layouts, self.products = layouts or Layouts(), products
         self.table = WeightTable()
         self.regs: list[ScalarKind] = []
         self.reg_of: dict[int, Reg] = {}  # by id of the Value, which the graph keeps alive
         self.place: dict[int, Place] = {}
         self.size_at: dict[int, Operand] = {}
+        self.prelude = 0
         self.sizes: list[int] = []
         self.kernels: list[Kernel] = []
         self.kernel_index: dict[str, int] = {}
@@ -182,7 +195,7 @@ class Lowering:
         values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
         slots = {id(v): self._value_slot(v) for v in values if isinstance(v.type, TensorType) and self._where(v).constant is None}
         sizes = {k: self.slot(at) for k, at in self.size_at.items()}
-        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, sizes)
+        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, sizes, self.prelude)
 
     def _entry_places(self) -> list[Slot | Reg]:
         inputs: list[Slot | Reg] = []
@@ -240,8 +253,8 @@ class Lowering:
     def _draft(self, block: Block) -> list[Draft]:
         draft: list[Draft] = []
         if block is self.graph.entry:
-            sizes = self.graph.size_params
-            draft += [Write(at, self._reg(sizes[k])) for k, at in self.size_at.items()]
+            draft += self._measured()
+            self.prelude = len(draft)
         for step in block.steps:
             start = len(draft)
             if isinstance(step, SubDNNCall):
@@ -252,6 +265,17 @@ class Lowering:
                 raise AssertionError(f"the graph has not been outlined: {step.op} stands in block {block.name}")
             self.instrs[id(step)] = range(start, len(draft))
         return draft
+
+    def _measured(self) -> Iterator[Draft]:
+        """Yield what puts the sizes where kernels read them."""
+        regs = [self._reg(size) for size in self.graph.size_params]
+        last = max(self.size_at, default=-1)
+        for a, b in self.products[: max(last + 1 - len(regs), 0)]:
+            made = self._new_reg("int")
+            yield OnHost(HostInstr("mul", made, (regs[a], regs[b]), self.graph.entry.origin))
+            regs.append(made)
+        for k, at in self.size_at.items():
+            yield Write(at, regs[k])
 
     def _host(self, step: HostOp) -> Draft:
         if step.op == "item":

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 #: The backend that these kernels are said to have.
 BACKEND = "C++"
 #: The headers of the templates, and their namespaces, by the first word of a symbol.
-_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order"), "matrix": ("matrices.h", "dycl::matrices")}
+_HEADERS = {"draw": ("draws.h", "dycl::random"), "order": ("order.h", "dycl::order"), "matrix": ("matrices.h", "dycl::matrices"),
+            "moving": ("moving.h", "dycl::moving")}  # fmt: skip
 #: Stands for the dtypes of a template that has none.
 _ANY = "any"
 #: The elements of tensors in C++, by dtype.
@@ -27,6 +28,14 @@ _TYPES = {
 def symbol_of(kind: str, function: str, dtypes: Iterable[str] = (), params: Iterable[float | int | bool] = ()) -> str:
     """Return the symbol of the kernel that calls a template for some dtypes with some numbers; ``kind`` is that of its header."""
     return "__".join([kind, function, "_".join(dtypes) or _ANY, *map(_encoded, params)])
+
+
+def called_by(symbol: str) -> tuple[str, str, list[float | int | bool]] | None:
+    """Return the kind, the function and the numbers of a symbol; None for one of another kernel."""
+    if not is_symbol(symbol):
+        return None
+    kind, function, _, *params = symbol.split("__")
+    return kind, function, [_number(p) for p in params]
 
 
 def is_symbol(symbol: str) -> bool:
@@ -54,6 +63,16 @@ def _encoded(number: float | int | bool) -> str:
     if isinstance(number, int):
         return f"i{number % (1 << 64):x}"
     return f"f{struct.pack('>d', number).hex()}"
+
+
+def _number(text: str) -> float | int | bool:
+    if text[0] == "b":
+        return text == "b1"
+    if text[0] == "i":
+        number = int(text[1:], 16)
+        return number - (1 << 64) if number >> 63 else number
+    (made,) = struct.unpack(">d", bytes.fromhex(text[1:]))
+    return float(made)
 
 
 def _decoded(text: str) -> str:

@@ -9,9 +9,10 @@ address or divides a whole number: a number that nobody computed must not get th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import tvm
@@ -20,9 +21,14 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
+from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
-from dycl_tvm.backends.tir_cpu.words.loops import ROWS, SCHEDULED
+from dycl_tvm.backends.tir_cpu.strided import digits
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, REACH, ROWS, SCHEDULED
+from dycl_tvm.compile.ops.moving import Moving
 
+#: Values of a size that are tried, to find out how far a table leads.
+_MOST_TRIED = 1 << 12
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
@@ -67,7 +73,14 @@ class Closed:
     extent: Extent
 
 
-Fact = Union[Counts, Holds, Mask, Number, Closed]
+@dataclass(frozen=True)
+class Table:
+    """A vector of whole numbers, in any shape."""
+
+    numbers: tuple[int, ...]
+
+
+Fact = Union[Counts, Holds, Mask, Number, Closed, Table]
 
 
 class Kernel:
@@ -83,9 +96,13 @@ class Kernel:
         self.shapes = [tuple(int(s) for s in p.shape) for p in fn.params]
         self.params = list(fn.params)
         self.rows: list[list[int]] | None = None
+        self.reach: list[list[tuple[int, ...]]] = []
+        self.choosing: list[list[int]] = []
         self.stages: list[Stage] | None = None
         if fn.attrs and ROWS in fn.attrs:
             self.rows = [[int(d) for d in row] for row in fn.attrs[ROWS]]
+            self.reach = [[tuple(map(int, d)) for d in row] for row in fn.attrs.get(REACH, ())]
+            self.choosing = [[int(m) for m in masks] for masks in fn.attrs.get(CHOOSING, ())]
         elif not (fn.attrs and SCHEDULED in fn.attrs):
             stages = read_stages(fn)
             self.stages = None if stages is None or not stages[-1].out.same_as(fn.params[-1]) else inlined(stages)
@@ -94,7 +111,7 @@ class Kernel:
     def inputs(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> list[Wanted | None]:
         """Return what is wanted of each input, None for nothing, where so much is wanted of the output."""
         if self.rows is not None:
-            return [self._along_rows(k, row, wanted, bounds) for k, row in enumerate(self.rows)]
+            return [self._along_rows(k, row, wanted, facts, bounds) for k, row in enumerate(self.rows)]
         if self.stages is None:
             return [everything(s) for s in self.shapes[:-1]]
         reads = _Reads(self, facts, bounds)
@@ -103,10 +120,25 @@ class Kernel:
             reads.stage(stage)
         return [reads.of(p) for p in self.params[:-1]]
 
-    def _along_rows(self, k: int, row: Sequence[int], wanted: Wanted, bounds: Bounds) -> Wanted:
+    def _along_rows(self, k: int, row: Sequence[int], wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
         shape, out = self.shapes[k], self.shapes[-1]
         dims = [*row, *([-1] * len(shape))]
-        return tuple(bounds.clipped(wanted[d], n) if d >= 0 and out[d] == n else None for d, n in zip(dims, shape))
+        found = [bounds.clipped(wanted[d], n) if d >= 0 and out[d] == n else None for d, n in zip(dims, shape)]
+        for place, (d, stride, last) in enumerate(self.reach[k] if k < len(self.reach) else ()):
+            extent = wanted[d] if d >= 0 else None
+            if extent is None:
+                continue
+            reached = extent.scaled(stride, last + 1 - stride) if stride else _looked_up(extent, facts[last], bounds)
+            found[place] = bounds.clipped(reached, shape[place])
+        for fact in [facts[m] for m in (self.choosing[k] if k < len(self.choosing) else ())]:
+            if not isinstance(fact, Mask):
+                continue
+            for place, reach in enumerate(self.reach[k]):
+                there = found[place]
+                # the mask is read where the output is, and so is what it chooses
+                if reach == (fact.dim, 1, 0) and (there is None or bounds.covers(there, fact.extent)):
+                    found[place] = bounds.clipped(fact.extent, shape[place])
+        return tuple(found)
 
     def fact(self, facts: Sequence[Fact | None], bounds: Bounds) -> Fact | None:
         """Return what is known of the output, if it is known of inputs."""
@@ -123,6 +155,122 @@ class Kernel:
             if dim is not None:
                 return Closed(dim, extent) if tests is None else Mask(dim, extent)
         return None
+
+
+class Moved:
+    """A kernel that moves the elements of a buffer together, or apart.
+
+    Parameters
+    ----------
+    moving : Moving
+    shapes : sequence of tuple of int
+        Of the elements, the lengths and the result.
+    """
+
+    known = True
+
+    def __init__(self, moving: Moving, shapes: Sequence[tuple[int, ...]]) -> None:
+        self.moving, self.shapes = moving, shapes
+
+    def inputs(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> list[Wanted | None]:
+        """Return what is wanted of each input."""
+        given = self._box(facts, bounds) if self.moving.together else self._vector(facts, bounds)
+        return [given, *((),) * (len(self.shapes) - 2)]
+
+    def fact(self, facts: Sequence[Fact | None], bounds: Bounds) -> Fact | None:
+        """Return what is known of the output: nothing."""
+        return None
+
+    def front(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> str:
+        """Return the symbol of the kernel that writes what is wanted, which is what is moved or more."""
+        there = self._vector(facts, bounds) if self.moving.together else self._box(facts, bounds)
+        enough = all(n is None or (w is not None and bounds.covers(n, w)) for n, w in zip(there, wanted))
+        counts = [n for n in there if n is not None]
+        return replace(self.moving, fills=self.moving.fills and not (enough and counts)).symbol
+
+    def _buffer(self) -> tuple[int, ...]:
+        return self.shapes[0 if self.moving.together else -1]
+
+    def _box(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
+        """Return the part of the buffer that counts."""
+        shape, found = self._buffer(), list[Extent | None]()
+        for d, n in enumerate(shape):
+            length = self._length(d, facts)
+            found.append(None if length is None else bounds.clipped(length, n))
+        return tuple(found)
+
+    def _vector(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
+        """Return how many elements these are."""
+        count: Extent | None = Extent.number(1)
+        for d, n in enumerate(self._buffer()):
+            length = self._length(d, facts) if d in self.moving.dims else Extent.number(n)
+            count = None if count is None or length is None else bounds.product(count, length)
+        shape = self.shapes[-1 if self.moving.together else 0]
+        return bounds.reshaped((None if count is None else bounds.clipped(count, math.prod(shape)),), (math.prod(shape),), shape)
+
+    def _length(self, dim: int, facts: Sequence[Fact | None]) -> Extent | None:
+        fact = facts[1 + self.moving.dims.index(dim)] if dim in self.moving.dims else None
+        return fact.extent if isinstance(fact, Holds) else None
+
+
+def _looked_up(extent: Extent, table: Fact | None, bounds: Bounds) -> Extent | None:
+    """Return how many rows are read at most where the first elements of a table say which."""
+    if not isinstance(table, Table):
+        return None
+    before = [0, *itertools.accumulate(table.numbers, max, initial=-1)][1:]
+
+    def read(size: int) -> int:
+        return before[min(max(extent.constant + extent.factor * size, 0), len(table.numbers))] + 1
+
+    if not extent.factor:
+        return Extent.number(read(0))
+    least, most = bounds.bounds[extent.size]
+    if most - least > _MOST_TRIED:
+        return None
+    factor = -((read(least) - read(most)) // max(most - least, 1))
+    return Extent(extent.size, factor, max(read(n) - factor * n for n in range(least, most + 1)))
+
+
+def of_attention(work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds) -> list[Wanted]:
+    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays."""
+    limits: list[Extent | None] = [None] * len(work.order)
+    for of, extent in zip(work.order, wanted):
+        limits[of] = extent
+    lead, rows = [*zip(work.lead, limits)], (work.rows, limits[len(work.lead)])
+    read = [
+        (work.q, [*lead, rows, (work.depth, None)]),
+        (work.k, [*lead, (work.keys, None), (work.depth, None)]),
+        (work.v, [*lead, (work.keys, None), (work.width, None)]),
+    ]
+    return [_strided(at, axes, shape, bounds) for (at, axes), shape in zip(read, arrays)]
+
+
+def _strided(at: Strided, axes: Sequence[tuple[int, Extent | None]], shape: Sequence[int], bounds: Bounds) -> Wanted:
+    """Return what is read of an array with strides, along axes with their extents and what is wanted along each."""
+    start, steps = digits(at.offset, shape), [digits(s, shape) for s in at.strides]
+    last = [n + sum((whole - 1) * step[d] for (whole, _), step in zip(axes, steps)) for d, n in enumerate(start)]
+    if any(n >= size for n, size in zip(last, shape)):  # an index that carries into the next dimension has no stride
+        return everything(shape)
+    found: list[Extent | None] = []
+    for d, (first, size) in enumerate(zip(start, shape)):
+        parts = [(step[d], Extent.number(whole) if limit is None else limit) for (whole, limit), step in zip(axes, steps)]
+        total = _last_of(first, [(stride, n) for stride, n in parts if stride], bounds)
+        found.append(bounds.clipped(total, size))
+    return tuple(found)
+
+
+def _last_of(offset: int, parts: Sequence[tuple[int, Extent]], bounds: Bounds) -> Extent:
+    """Return one more than ``offset`` and the sum of the last of some numbers of elements, each times its stride, or more.
+
+    Of several sizes the one with the largest stride counts, of the others what they are at most.
+    """
+    total = Extent.number(offset + 1)
+    for stride, n in sorted(parts, key=lambda part: -part[0]):
+        if total.factor and n.factor:
+            n = Extent.number(bounds.range(n)[1])
+        symbol = n if n.factor else total
+        total = Extent(symbol.size, n.factor * stride + total.factor, total.constant + stride * (n.constant - 1))
+    return total
 
 
 class _Reads:
@@ -214,24 +362,23 @@ class _Reads:
         for expr, extent in limits:
             if tvm_ffi.structural_equal(index, expr):
                 return self.bounds.clipped(extent, size)
+        if isinstance(index, tirx.FloorDiv) and isinstance(index.b, tirx.IntImm) and int(index.b) > 0:
+            by = int(index.b)
+            part = self._limit(index.a, size * by, limits)
+            whole_rows = part is not None and part.factor % by == 0 and part.constant % by == 0
+            return self.bounds.clipped(Extent(part.size, part.factor // by, part.constant // by), size) if part and whole_rows else None
         parts = tvm.sym.detect_linear_equation(index, self.axes) if self.axes else [index]
         if len(parts) != len(self.axes) + 1 or not all(isinstance(p, tirx.IntImm) for p in parts):
             return None
         *strides, offset = (int(p) for p in parts)
-        total = Extent.number(offset + 1)
+        read: list[tuple[int, Extent]] = []
         for axis, whole, stride in zip(self.axes, self.extents, strides):
             if stride < 0:
                 return None
-            if not stride:
-                continue
-            limit = next((e for a, e in limits if a.same_as(axis)), None)
-            last = Extent.number(whole) if limit is None else limit
-            if total.factor and last.factor:
-                return None
-            symbol = last if last.factor else total
-            constant = total.constant + stride * (last.constant - 1)
-            total = Extent(symbol.size, last.factor * stride + total.factor, constant)
-        return self.bounds.clipped(total, size)
+            if stride:
+                limit = next((e for a, e in limits if a.same_as(axis)), None)
+                read.append((stride, Extent.number(whole) if limit is None else limit))
+        return self.bounds.clipped(_last_of(offset, read, self.bounds), size)
 
     # -- what expressions are ------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.hcfg.moving import APART, TOGETHER
 from dycl_tvm.hcfg.nodes import Constant, HostOp, Operand, TensorOp, Value
 from dycl_tvm.hcfg.ranges import EITHER, Range, apply
 from dycl_tvm.hcfg.types import TensorType
@@ -170,6 +171,11 @@ def _moved(step: TensorOp, of: Of) -> Range | None:
     return of(given) if alike else None
 
 
+def _among_zeros(step: TensorOp, of: Of) -> Range | None:
+    found = of(step.args[0])
+    return Range(min(found.low, 0), max(found.high, 0)) if found else found
+
+
 def _converted(step: TensorOp, of: Of) -> Range | None:
     return of(step.args[0])
 
@@ -284,4 +290,4 @@ _RULES: dict[str, Rule] = {
 def _rule(step: TensorOp) -> Rule | None:
     """Return how the bounds of a result follow from those of the operands."""
     space, name, *_ = step.op.split(".")
-    return _RULES.get(name) if space == "aten" else None
+    return _RULES.get(name) if space == "aten" else _among_zeros if step.op in (TOGETHER, APART) else None

@@ -20,6 +20,7 @@ import dycl_tvm.hcfg.checks
 import dycl_tvm.hcfg.cuda_draws
 import dycl_tvm.hcfg.draws
 import dycl_tvm.hcfg.grouped
+import dycl_tvm.hcfg.moving
 import dycl_tvm.hcfg.orders
 import dycl_tvm.hcfg.quantized  # noqa: F401  (their operators become PyTorch's)
 from dycl_tvm.errors import InvariantError

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.hcfg.checks import WITHIN
+from dycl_tvm.hcfg.moving import APART, TOGETHER, apart, together
 
 
 def _nonzero_static(mask: torch.Tensor, *, size: int, fill_value: int = 0) -> torch.Tensor:
@@ -41,5 +42,7 @@ def element_or(chosen: torch.Tensor, element: int, x: torch.Tensor) -> torch.Ten
 WRITTEN: dict[str, Callable[..., Any]] = {
     "aten.nonzero_static.default": _nonzero_static,
     "aten.where.self": _where,
+    TOGETHER: together,
+    APART: apart,
     WITHIN: lambda x, low, high, message: x,  # its elements are asked for by a question beside it
 }

@@ -205,7 +205,7 @@ class _Checker:
         taken = [slot for call in site.calls for slot in call.args]
         for k, slot in self.size_slots.items():
             if slot in taken:  # else something else may lie there by now
-                self.memory.tensor(slot).fill_(sizes[k])
+                self.memory.tensor(slot).fill_(self.fronts.bounds.numbers(sizes)[k])
         cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
         found = compare(expected, got, cut=cut)

@@ -197,7 +197,7 @@ class _Lockstep:
                 self.regs[home.index] = given
             self.truth[id(value)] = given
         self.sizes = [int(self.truth[id(v)]) for v in self.graph.size_params]
-        for instr in self.program.blocks[0].instrs[: len(self.where.sizes)]:
+        for instr in self.program.blocks[0].instrs[: self.where.prelude]:
             self.machine.execute(instr)
         for value, kept in zip(self.graph.entry.params[len(self.graph.inputs) :], self.state, strict=True):
             self.truth[id(value)] = kept

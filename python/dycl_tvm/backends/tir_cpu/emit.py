@@ -13,8 +13,8 @@ from tvm import relax
 from dycl_tvm.backends.tir_cpu.families import relayout
 from dycl_tvm.backends.tir_cpu.families.attention import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
-from dycl_tvm.backends.tir_cpu.kernels import Kernels, Rows
-from dycl_tvm.backends.tir_cpu.words.loops import NAME, ROWS
+from dycl_tvm.backends.tir_cpu.kernels import Kernels, Reach, Rows
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, NAME, REACH, ROWS
 from dycl_tvm.backends.tir_cpu.words.storage import memory_type
 from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
@@ -41,10 +41,15 @@ class ModuleEmitter:
             del built[f"{name}__packed"]
         return built
 
-    def kernel(self, name: str, key: Any, make: Callable[[], Any], rows: Rows) -> Any:
+    def kernel(
+        self, name: str, key: Any, make: Callable[[], Any], rows: Rows, reach: Reach = (), choosing: Sequence[Sequence[int]] = ()
+    ) -> Any:
         """Return the global variable of a kernel."""
         if key not in self._made:
-            self._made[key] = self.bb.add_func(make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows]), name)
+            fn = make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows])
+            if self.kernels.selector.varied and reach:
+                fn = fn.with_attr(REACH, [[list(dim) for dim in r] for r in reach]).with_attr(CHOOSING, [list(c) for c in choosing])
+            self._made[key] = self.bb.add_func(fn, name)
             if isinstance(make, Maker):
                 self.kernels.makers[self._made[key].name_hint] = make
         return self._made[key]
@@ -136,7 +141,9 @@ class _Function:
             return self._view(expr, target)
         name = "pack" if block > 1 else "unpack"
         machine = self.module.kernels.machine
-        return self.call(name, ("relayout", source, target), lambda: relayout.kernel(source, target, machine), [expr], target, [(0,)])
+        reach = [[(d, 1, 0) if d != 1 else (-1, 0, 0) for d in range(len(source.shape))]]
+        key = ("relayout", source, target)
+        return self.call(name, key, lambda: relayout.kernel(source, target, machine), [expr], target, [(0,)], reach)
 
     def _view(self, expr: Any, tensor: Tensor) -> Any:
         shape = tensor.physical
@@ -155,9 +162,19 @@ class _Function:
         """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
         return self.bb.emit(relax.op.permute_dims(self._view(self._stored(var, 1), Tensor(shape, var.tensor.dtype)), [1, 0]))
 
-    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = ()) -> Any:
+    def call(
+        self,
+        name: str,
+        key: Any,
+        make: Callable[[], Any],
+        args: Sequence[Any],
+        out: Tensor,
+        rows: Rows = (),
+        reach: Reach = (),
+        choosing: Sequence[Sequence[int]] = (),
+    ) -> Any:
         """Emit a call of a PrimFunc."""
-        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])])
+        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])], reach, choosing)
         return self.bb.emit(relax.call_tir(gv, list(args), _type(out)))
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:

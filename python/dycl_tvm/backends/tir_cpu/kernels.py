@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
+from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
+from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
 from dycl_tvm.backends.tir_cpu.families.family import Candidate
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
@@ -37,6 +39,8 @@ class Want(enum.Enum):
 Rows = Sequence[Sequence[int]]
 #: The batch alone: of images and what is added to them.
 _BATCH = (0,)
+#: Of inputs, of each of their dimensions, how far back a row of the output reaches (``loops.REACH``).
+Reach = Sequence[Sequence[tuple[int, int, int]]]
 
 
 class Emitter(Protocol):
@@ -48,8 +52,18 @@ class Emitter(Protocol):
     def transposed(self, var: Var, shape: tuple[int, int]) -> Any:
         """Return a tensor, seen as a matrix of ``shape``, with rows and columns exchanged."""
 
-    def call(self, name: str, key: Any, make: Callable[[], Any], args: Sequence[Any], out: Tensor, rows: Rows = ()) -> Any:
-        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. ``rows`` are those of the first arguments."""
+    def call(
+        self,
+        name: str,
+        key: Any,
+        make: Callable[[], Any],
+        args: Sequence[Any],
+        out: Tensor,
+        rows: Rows = (),
+        reach: Reach = (),
+        choosing: Sequence[Sequence[int]] = (),
+    ) -> Any:
+        """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. The rest is of the first arguments."""
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:
         """Define a tensor of the function."""
@@ -160,6 +174,7 @@ class Kernels:
             args,
             stored.work.y,
             [_BATCH, (), *(_BATCH for _ in operands)],
+            [_reach_of(chosen), (), *(_same_places(t) for t in operands)],
         )
         out.write(node.last, stored.work.y, result)
         return chosen.name
@@ -189,7 +204,8 @@ class Kernels:
             return in_place(fn, same) if node.elementwise is not None else fn
 
         rows = [*op.batch_rows, *(_BATCH for _ in operands)]
-        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows))
+        reach = [*op.reach, *map(_same_places, operands)]
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:
@@ -199,8 +215,8 @@ class Kernels:
         epilogue = epilogue_of(node, operands)
         args = [*(out.read(v, t) for v, t in zip(node.inputs, parts)), *self._read_operands(node, operands, out)]
         key = ("concat", tuple(parts), y, epilogue.key, epilogue.operands)
-        rows = [_BATCH] * len(args)
-        result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y, rows)
+        rows, reach = [_BATCH] * len(args), [*map(_same_places, (*parts, *operands))]
+        result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y, rows, reach)
         out.write(node.last, y, result)
         return "concatenate"
 
@@ -352,6 +368,22 @@ def macs_of(node: Node) -> int:
 def _describe(node: Node) -> str:
     shapes = " x ".join(f"{v.tensor.dtype}{list(v.tensor.shape)}" for v in node.inputs)
     return f"{node.anchor.removeprefix('relax.').removeprefix('nn.')} {shapes}"
+
+
+def _reach_of(chosen: Candidate[Conv2D]) -> Sequence[tuple[int, int, int]]:
+    """Return how far an output of a convolution reaches into the image."""
+    work, plan = chosen.work, chosen.plan
+    if not isinstance(plan, (DirectPlan, WinogradPlan)):
+        return ()
+    # what a tile of outputs is transformed of has a part in each of them
+    more = plan.m - 1 if isinstance(plan, WinogradPlan) else 0
+    spatial = enumerate(zip(work.stride, work.kernel, work.dilation, work.padding))
+    return [(0, 1, 0), (-1, 0, 0), *((2 + d, s, (k - 1) * dilation - before + more) for d, (s, k, dilation, before) in spatial)]
+
+
+def _same_places(image: Tensor) -> Sequence[tuple[int, int, int]]:
+    """Return the reach of an image that is read where the output is written."""
+    return [(d, 1, 0) if d != 1 and n > 1 else (-1, 0, 0) for d, n in enumerate(image.shape)]
 
 
 def _same(operand: Tensor, y: Tensor) -> Sequence[int]:

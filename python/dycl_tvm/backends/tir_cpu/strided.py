@@ -94,8 +94,8 @@ def _through(
     moved: Sequence[Linear], shape: Sequence[int], source: Sequence[int], extents: Sequence[int], where: Strided
 ) -> Strided | None:
     """Return how the input of a moving node is read where its output, of ``shape``, is read at ``where``; None if no strides say that."""
-    steps = [_digits(stride, shape) for stride in where.strides]
-    start = _digits(where.offset, shape)
+    steps = [digits(stride, shape) for stride in where.strides]
+    start = digits(where.offset, shape)
     for k, size in enumerate(shape):  # an index that carries into the next dimension has no stride
         if start[k] + sum((extent - 1) * step[k] for extent, step in zip(extents, steps)) >= size:
             return None
@@ -105,7 +105,7 @@ def _through(
     return Strided(math.prod(source), offset, tuple(strides))
 
 
-def _digits(number: int, shape: Sequence[int]) -> list[int]:
+def digits(number: int, shape: Sequence[int]) -> list[int]:
     """Return an index into an array as indices of its dimensions."""
     digits = []
     for weight in row_major(shape):

@@ -16,6 +16,7 @@ from dycl_tvm.compile.ops import (  # noqa: F401  # they register
     integers,
     linalg,
     linear,
+    moving,
     norm,
     order,
     philox,

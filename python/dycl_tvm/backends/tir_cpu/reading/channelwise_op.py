@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
@@ -99,6 +100,74 @@ class ChannelwiseOp:
         firsts = [[load.indices[0] for load in loads if load.indices and load.source.same_as(p)] for p in self.params]
         whole = [any(load.source.same_as(p) for load in deciding) for p in self.params]
         return [(0,) if found and not w and all(i.same_as(self.axes[0]) for i in found) else () for found, w in zip(firsts, whole)]
+
+    @property
+    def reach(self) -> list[list[tuple[int, int, int]]]:
+        """Of each input, of each of its dimensions, how far back a row of the output reaches, as ``loops.REACH`` has it."""
+        exprs = [self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))]
+        loads, deciding = ([load for e in exprs for load in of(e)] for of in (loads_of, deciding_loads_of))
+        found = []
+        for p, tensor in zip(self.params, self.inputs):
+            own = [load for load in loads if load.source.same_as(p)]
+            known = own and not any(load.source.same_as(p) for load in deciding)
+            found.append([self._reach([load.indices[d] for load in own]) if known else (-1, 0, 0) for d in range(len(tensor.shape))])
+        return found
+
+    @property
+    def choosing(self) -> list[list[int]]:
+        """Of each input, the inputs of truth values that choose it, as ``loops.CHOOSING`` has it."""
+        found: list[list[int] | None] = [None for _ in self.params]
+
+        def visit(expr: Any, masks: list[int]) -> None:
+            if isinstance(expr, tirx.Select) or is_conditional(expr):
+                condition, then, orelse = branches(expr)
+                visit(condition, masks)
+                visit(then, [*masks, *(k for k in map(self._truth, conjunction(condition)) if k is not None)])
+                visit(orelse, masks)
+                return
+            for load in loads_of(expr):
+                k = next((k for k, p in enumerate(self.params) if load.source.same_as(p)), None)
+                if k is not None:
+                    known = found[k]
+                    found[k] = masks if known is None else [m for m in known if m in masks]
+
+        for expr in (self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))):
+            visit(expr, [])
+        return [masks or [] for masks in found]
+
+    def _truth(self, expr: Any) -> int | None:
+        """Return which input a condition is, if it is read at the place of the output, or is of one element along a dimension."""
+        if isinstance(expr, tirx.LT) and isinstance(expr.a, tirx.IntImm) and not int(expr.a) and isinstance(expr.b, tirx.Cast):
+            expr = expr.b.value  # as TVM asks for a truth value
+        if not isinstance(expr, TensorLoad) or str(expr.ty.dtype) != "bool" or len(expr.indices) != len(self.axes):
+            return None
+        here = all(i.same_as(a) or (isinstance(i, tirx.IntImm) and not int(i)) for i, a in zip(expr.indices, self.axes))
+        return next((k for k, p in enumerate(self.params) if here and expr.source.same_as(p)), None)
+
+    def _reach(self, indices: Sequence[Any]) -> tuple[int, int, int]:
+        windows = [] if self.reduction is None else list(zip(self.reduction.axes, self.reduction.extents))
+        variables = [*self.axes, *(axis for axis, _ in windows)]
+        found: list[tuple[int, int, int]] = []
+        for index in indices:
+            if isinstance(index, TensorLoad) and len(index.indices) == 1:
+                axis = next((d for d, a in enumerate(self.axes) if index.indices[0].same_as(a)), None)
+                table = next((k for k, p in enumerate(self.params) if index.source.same_as(p)), None)
+                if axis is None or table is None:
+                    return -1, 0, 0
+                found.append((axis, 0, table))
+                continue
+            parts = tvm.sym.detect_linear_equation(index, variables)
+            if len(parts) != len(variables) + 1 or not all(isinstance(n, tirx.IntImm) and int(n) >= 0 for n in parts[:-1]):
+                return -1, 0, 0
+            *factors, offset = parts
+            axes = [d for d in range(len(self.axes)) if int(factors[d])]
+            if len(axes) != 1 or axes == [1] or not isinstance(offset, tirx.IntImm):
+                return -1, 0, 0
+            last = int(offset) + sum(int(n) * (extent - 1) for n, (_, extent) in zip(factors[len(self.axes) :], windows))
+            found.append((axes[0], int(factors[axes[0]]), last))
+        same = {(d, stride) for d, stride, _ in found}
+        tables = {table for _, stride, table in found if not stride}
+        return max(found) if len(same) == 1 and len(tables) < 2 else (-1, 0, 0)
 
 
 def channelwise(fn: tirx.PrimFunc) -> ChannelwiseOp | None:

@@ -32,6 +32,13 @@ INSTRUCTIONS = "dycl.instructions"
 #: For each input, of each of its dimensions: the dimension of the output of which row r depends on row r of the input alone, or -1.
 #: What is missing behind has none; a dimension of another extent than the output's is broadcast, and wanted whole.
 ROWS = "dycl.rows"
+#: Where calls decide sizes, of images behind that: for each input, of each of its dimensions, three numbers: a dimension of the output of
+#: which row r depends on no row of the input behind ``stride * r + last``, the stride and the last; -1, 0, 0 where that is not known.
+#: Where the stride is 0, row r depends on the row that element r of the input of number ``last`` says, and on no other.
+REACH = "dycl.reach"
+#: With REACH: of each input, the inputs of truth values that choose it, each read where the output is: where one is false,
+#: nothing depends on it.
+CHOOSING = "dycl.choosing"
 #: Of a parallel loop: for how many launches its work is enough.
 LAUNCHES = "dycl.launches"
 #: Of a function that dequantises weights, (integers, scales) to (k, n): how many of the sum have one scale. Kernels may read the integers.

@@ -134,6 +134,17 @@ class Grown(StagedTensor):
         meta = meta_of(self.buffer.shape, None, DTYPES[self.buffer.dtype])
         return StagedTensor(meta, self.storage_, self.chain, value)
 
+    def unturned(self) -> tuple[StagedTensor, list[int]]:
+        """Return the buffer as it was before its dimensions were last permuted, and their order since."""
+        whole = self.padded()
+        if not self.chain or self.chain[-1][0] is not torch.ops.aten.permute.default:
+            return whole, list(range(self.dim_()))
+        order = [d % self.dim_() for d in self.chain[-1][1][0]]
+        shape = tuple(self.buffer.shape[order.index(d)] for d in range(self.dim_()))
+        before = StagedTensor(meta_of(shape, None, whole.dtype), self.storage_, self.chain[:-1], whole._cached[1])
+        before._cached = (-1, before._cached[1])  # the value is that of the storage, by the views that are left
+        return before, order
+
     def dim_(self) -> int:
         """Return the rank."""
         return len(self.buffer.shape)

@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import meta_of, strides_of
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.recorder import dispatch, to_tensor
 from dycl_tvm.frontend.trace.values.storage import DTYPES
 
 _T = torch.Tensor
@@ -67,24 +67,28 @@ def valid(length: Length, size: int, rank: int, along: int) -> torch.Tensor:
 
 def at_front(t: Grown) -> torch.Tensor:
     """Return a tensor of the buffer's shape that begins with the elements that there are, in their order."""
-    whole, shape, last = t.padded(), t.buffer.shape, max(t.lengths)
-    behind = math.prod(shape[last + 1 :])
-    if math.prod(shape[:last]) <= 1 or not behind:
+    whole, shape = t.padded(), t.buffer.shape
+    if math.prod(shape[: max(t.lengths)]) <= 1 or not math.prod(shape):
         return whole
-    place = torch.arange(math.prod(shape[: last + 1]))
-    source = _source(place, [(n, t.lengths.get(d)) for d, n in enumerate(shape[: last + 1])])
-    return whole.reshape(place.shape[0], behind).index_select(0, source.clamp(0, place.shape[0] - 1)).reshape(shape)
+    lengths = [to_tensor(number(n), torch.int64) for n in t.lengths.values()]
+    return _moved(torch.ops.dycl_moving.together.default, whole, shape, lengths, list(t.lengths))
 
 
-def _source(place: torch.Tensor, dims: Sequence[tuple[int, Length | None]]) -> torch.Tensor:
-    """Return where in a buffer the elements lie that have a place in order; ``dims`` are its extents, and how much there is of each."""
-    room, length = dims[-1]
-    if not any(n is not None for _, n in dims[:-1]) and length is None:  # as in the buffer
-        return place
-    if len(dims) == 1:
-        return place
-    there = to_tensor(number(length), torch.int64).clamp(min=1) if length is not None else room
-    return _source(torch.div(place, there, rounding_mode="floor"), dims[:-1]) * room + place % there
+def moved_apart(elements: torch.Tensor, sizes: Sequence[Extent]) -> torch.Tensor:
+    """Return a buffer for some sizes with elements, a vector of them in their order, where those are that there are."""
+    dims = [d for d, n in enumerate(sizes) if isinstance(n, Length)]
+    lengths, rooms = [to_tensor(as_number(sizes[d]), torch.int64) for d in dims], [bounds_of(n)[1] for n in sizes]
+    parts = [2] if elements.is_complex() else []
+    return _moved(torch.ops.dycl_moving.apart.default, elements, rooms, lengths, dims, [*rooms, *parts])
+
+
+def _moved(operator: Any, x: torch.Tensor, shape: Sequence[int], *args: Any) -> torch.Tensor:
+    """Return what moving elements makes, in a shape; the parts of a complex number stay together."""
+    if not x.is_complex():
+        return dispatch(operator, (x, *args), {}).reshape(shape)  # type: ignore[no-any-return]
+    parts = torch.view_as_real(x)
+    parts = parts if operator is torch.ops.dycl_moving.together.default else parts.reshape(-1)
+    return torch.view_as_complex(dispatch(operator, (parts, *args), {}).reshape([*shape, 2]))
 
 
 def filled(t: Grown, fill: Any, dims: Collection[int] | None = None) -> torch.Tensor:
@@ -367,7 +371,10 @@ def rms_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any =
 def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
     if any(isinstance(a, Grown) for a in tensors_of(args)) or max(t.lengths) >= t.dim_() - mixed:
         return refuse_call(func, t, args)
-    return new_in(func(t.padded(), *args), t.lengths)
+    whole, order = t.unturned()
+    if order[-mixed:] != list(range(t.dim_()))[-mixed:]:
+        return new_in(func(t.padded(), *args), t.lengths)
+    return new_in(func(whole, *args).permute(order), t.lengths)  # rows are not put in another order for that
 
 
 def embedding(

@@ -18,12 +18,11 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
-from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, multiplied, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, moved_apart, multiplied, new_in, refuse_call
 from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.products import Factors, factors_of, without
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
 
 _T = torch.Tensor
 
@@ -107,11 +106,10 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
         return made
     size = _divided(total, row, wrong)
     room, rows = bounds_of(size)[1], math.prod(wanted[: at[0]])
-    if rows > 1:  # each row is as long as it is at run time
-        most = room * (row // rows)
-        places = torch.arange(rows)[:, None] * to_tensor(as_number(size) * (row // rows), torch.int64) + torch.arange(most)
-        elements = elements.index_select(0, places.reshape(-1).clamp(max=max(int(elements.shape[0]) - 1, 0)))
-    whole = elements.narrow(0, 0, room * row).view([room if d in at else n for d, n in enumerate(wanted)])
+    if rows > 1 and isinstance(size, Length):  # each row is as long as it is at run time
+        whole = moved_apart(elements, [size if d in at else n for d, n in enumerate(wanted)])
+    else:
+        whole = elements.narrow(0, 0, room * row).view([room if d in at else n for d, n in enumerate(wanted)])
     made = grown_or_plain(whole, at[0], size, True)
     stands_for_a_view(made, t)
     return made
@@ -230,19 +228,14 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     if own != others:
         require(_number(own) == _number(others), RuntimeError("the shape is invalid for the number of elements"))
     rooms = [bounds_of(n)[1] for n in sizes]
-    last = max((d for d, n in enumerate(sizes) if isinstance(n, Length)), default=-1)
     elements = at_front(t).reshape(-1)
     if not math.prod(rooms) or not elements.shape[0]:
         return refuse_call(func, t)
     if all(isinstance(n, int) for n in sizes[1:]):  # they lie in order in the new buffer
-        whole = fitted(elements, 0, math.prod(rooms))
+        whole = fitted(elements, 0, math.prod(rooms)).reshape(rooms)
     else:
-        behind = math.prod(rooms[last + 1 :])
-        if elements.shape[0] % behind:
-            elements = fitted(elements, 0, -(-elements.shape[0] // behind) * behind)
-        rows = elements.reshape(-1, behind)
-        whole = rows.index_select(0, _places(sizes[: last + 1]).clamp(max=rows.shape[0] - 1))
-    made = new_in(whole.reshape(rooms), dict(enumerate(sizes)))
+        whole = moved_apart(elements, sizes)
+    made = new_in(whole, dict(enumerate(sizes)))
     stands_for_a_view(made, t)
     return made
 
@@ -283,16 +276,6 @@ def _number(factors: Factors) -> Any:
     """Return a product as a number."""
     made, lengths = factors
     return made if not lengths else multiplied(lengths) if made == 1 else multiplied(lengths) * made
-
-
-def _places(sizes: Sequence[Extent]) -> torch.Tensor:
-    """Return where, in their order, the elements lie that are at the places of a buffer."""
-    made: torch.Tensor = torch.zeros((), dtype=torch.int64)
-    for d, size in enumerate(sizes):
-        step = torch.arange(bounds_of(size)[1]).reshape([-1] + [1] * (len(sizes) - 1 - d))
-        there = to_tensor(number(size), torch.int64) if isinstance(size, Length) else size
-        made = made * there + step if d else step
-    return made.reshape(-1)
 
 
 HANDLERS: dict[Any, Handler] = {
