@@ -310,7 +310,8 @@ _USERS_LINE = re.compile(r'  File ".*", line \d+(?! *,)')
 def _words(text: str) -> str:
     """Return what the other side said, with the user's line and without the two stacks of C++ around it."""
     said = text.rpartition("Error caught from RPC call:")[2].strip()
-    lines, where = [], []
+    lines: list[str] = []
+    where: list[str] = []
     for line in said.splitlines():
         if _USERS_LINE.match(line) or (where and line.startswith("    ") and len(where) < 2):
             where.append(line)

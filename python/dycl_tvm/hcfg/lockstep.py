@@ -40,7 +40,7 @@ def lockstep(graph: HCFG, made: dict[Value, tuple[Value, int]]) -> dict[Block, l
         Of :func:`sums`.
     """
     order = reverse_postorder(graph)
-    incoming = {b: into for b, into in predecessors(graph).items()}
+    incoming = predecessors(graph)
     positions = {b: [k for k, p in enumerate(b.params) if p.type == INT] for b in order[1:]}
     seen = {order[0]}
     groups: dict[Block, list[list[tuple[int, int]]]] = {}

@@ -107,9 +107,7 @@ def _harmless(graph: torch.fx.Graph, op: TensorOp, env: dict[Any, torch.fx.Node]
     the sub-DNN; until then they get nothing that they would refuse.
     """
     elements = {demand.value: element for demand in demands(op) if (element := answered_by(demand.question)) is not None}
-    return {
-        value: graph.call_function(element_or, (failed, element, env[value])) for value, element in elements.items() if value in env
-    }
+    return {value: graph.call_function(element_or, (failed, element, env[value])) for value, element in elements.items() if value in env}
 
 
 def _part(model: onnx.ModelProto, k: int, sub: SubDNN) -> onnx.ModelProto:

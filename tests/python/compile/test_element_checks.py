@@ -23,6 +23,7 @@ def gradient(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
 
 N = 3
 X = torch.arange(12.0).reshape(N, 4)
+WIDE = torch.arange(40.0).reshape(10, 4)
 #: Operators of two places in three, each in a branch of one network.
 OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "embedding": lambda i: F.embedding(i, X),
@@ -195,6 +196,30 @@ def test_in_a_branch_of_a_loop_and_the_state_is_kept(tmp_path):
         with pytest.raises(IndexError, match="embedding"):
             net(torch.tensor(ids), torch.tensor(steps))
     assert same(net, eager, torch.tensor([1, 2, 3, 4]), torch.tensor(2)) is None  # the calls that failed were not counted
+
+
+def test_a_loop_that_goes_one_too_far(tmp_path):
+    """Places that are counted beside the trips: in range they are not checked, and one too many still ends the call."""
+
+    class Decoder(torch.nn.Module):
+        def __init__(self, trips: int) -> None:
+            super().__init__()
+            self.trips = trips
+
+        def forward(self, x, stop):
+            at, total = 1, torch.zeros(4)
+            for _ in range(self.trips):
+                total = total + F.embedding(torch.arange(at, at + 1), WIDE)[0] * x
+                at = at + 1
+                if total.sum() > stop:
+                    break
+            return total
+
+    for trips, expected in ((9, {None}), (10, {None, IndexError})):
+        model = Decoder(trips)
+        net = compiled(model, (torch.ones(4), torch.tensor(0.0)), tmp_path)
+        assert {same(net, model, torch.ones(4), torch.tensor(stop)) for stop in (0.0, 300.0, 1e9)} == expected
+        net.unload()
 
 
 def test_the_error_that_eager_meets_first(tmp_path):

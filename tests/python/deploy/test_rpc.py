@@ -113,7 +113,9 @@ def test_an_error_of_the_network_is_told_with_its_line_and_leaves_the_state(serv
     for at in (0, 4, 1, 3, -5, 1, 2):
         i = torch.tensor([0, at])
         if at in (4, -5, 1):
-            with pytest.raises(RemoteError, match=r'(?s)(out of range|divisor is zero).*File ".*test_rpc.py", line \d+ in .*forward\n    return x'):
+            with pytest.raises(
+                RemoteError, match=r'(?s)(out of range|divisor is zero).*File ".*test_rpc.py", line \d+ in .*forward\n    return x'
+            ):
                 module(i, x)
         else:
             calls += 1
