@@ -98,7 +98,9 @@ class Arguments {
     return n;
   }
   int rank(int k) const { return tensor(k)->ndim; }
-  int64_t item_bytes(int k) const { return (tensor(k)->dtype.bits * tensor(k)->dtype.lanes + 7) / 8; }
+  int64_t item_bytes(int k) const {
+    return (tensor(k)->dtype.bits * tensor(k)->dtype.lanes + 7) / 8;
+  }
   int64_t bytes(int k) const { return size(k) * item_bytes(k); }
   int64_t extent(int k, int from_last) const {
     int d = tensor(k)->ndim - 1 - from_last;

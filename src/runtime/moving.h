@@ -70,7 +70,8 @@ inline int Together(const TVMFFIAny* args, int64_t dims, bool fills) {
   const Box box(a, 0, dims);
   const char* from = a.data(0);
   char* to = a.data(out);
-  box.ForEachRun([&](int64_t place, int64_t order, int64_t n) { memcpy(to + order, from + place, n); });
+  box.ForEachRun(
+      [&](int64_t place, int64_t order, int64_t n) { memcpy(to + order, from + place, n); });
   const int64_t room = a.bytes(out);
   if (fills) memset(to + box.bytes(), 0, room - box.bytes());
   return 0;

@@ -3,8 +3,9 @@
 
 Intervals, found together with the edges that can be taken; below a branch its condition narrows what it compares, and what is in lockstep
 with that (:mod:`dycl_tvm.hcfg.lockstep`). They are those of Python's ints, which do not overflow: a graph raises where an int leaves
-int64, but passes may drop an operation that nobody reads, so nothing is concluded from its not having raised. Source: P. Cousot and R. Cousot, "Abstract interpretation", POPL 1977 (intervals,
-widening, narrowing); M. Wegman and F. Zadeck, "Constant propagation with conditional branches", TOPLAS 1991 (edges).
+int64, but passes may drop an operation that nobody reads, so nothing is concluded from its not having raised. Source: P. Cousot and
+R. Cousot, "Abstract interpretation", POPL 1977 (intervals, widening, narrowing); M. Wegman and F. Zadeck, "Constant propagation with
+conditional branches", TOPLAS 1991 (edges).
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class Module(LastCall):
             oldest are lost, which the profile counts. :meth:`~dycl_tvm.runtime.profile.Recording.collect` makes room.
         every : int, optional
             Of so many runs one, chosen by chance, is timed inside; of the others times and paths alone are taken down. 1: all are. By
-            default so many that calls take about 2.5 % longer at most: all of a large network, few of one of tiny kernels
+            default so many that by estimate calls take 2.5 % longer at most: all of a large network, few of one of tiny kernels
             (docs/profiling.md).
 
         Returns
