@@ -12,8 +12,8 @@ from bf16_utils import array
 from kernel_utils import BF16, Kernel, pack, relu_with_bias, unpack
 
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.storage import HALF, memory_type
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
+from dycl_tvm.backends.tir_cpu.words.storage import memory_type
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Epilogue, Tensor
 
 TYPES = ("float32", HALF)
 #: Of input and output, all in which one is stored so.

@@ -27,7 +27,7 @@ from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.words import amx
 from dycl_tvm.backends.tir_cpu.words.amx import Tiles, even_rows
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Dense
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
 
@@ -187,7 +187,7 @@ def test_infinity_reaches_the_windows_that_hold_it_only(tiles: Any) -> None:
 @pytest.mark.parametrize("name", ["channels_no_multiple", "pointwise_stride", "groups_of_blocks"])
 def test_stored_as_bfloat16(name: str, tiles: Any) -> None:
     assert check_conv(amx_conv.FAMILY, typed(CASES[name]), target=TARGET) == EACH
-    assert not amx_conv.FAMILY.plans(typed(CASES[name], "bf16x3").stored("bfloat16", "float32"), MACHINE)
+    assert not amx_conv.FAMILY.plans(typed(CASES[name], "bf16x3").stored(HALF, "float32"), MACHINE)
 
 
 # ---- what is generated -----------------------------------------------------------------------------------------------

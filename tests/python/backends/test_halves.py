@@ -19,8 +19,7 @@ from torch import nn
 
 from dycl_tvm.backends.tir_cpu.families import bf16_conv, channelwise, concat, conv_direct, conv_winograd, depthwise, grouped
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.storage import HALF
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Tensor
 
 MACHINE = machine_of(BF16)
 CPU = needs(BF16)
@@ -29,21 +28,21 @@ CPU = needs(BF16)
 @CPU
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions_of_bfloat16(name: str) -> None:
-    assert check_conv(bf16_conv.FAMILY, CASES[name].with_weights(HALF)) == EACH
+    assert check_conv(bf16_conv.FAMILY, CASES[name].with_weights("bfloat16")) == EACH
 
 
 @CPU
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(workloads(), st.integers(0, 11))
 def test_random_convolutions_of_bfloat16(work: Conv2D, choice: int) -> None:
-    check_conv(bf16_conv.FAMILY, work.with_weights(HALF), choice)
+    check_conv(bf16_conv.FAMILY, work.with_weights("bfloat16"), choice)
 
 
 @CPU
 @pytest.mark.parametrize("parts", [1, 3])
 def test_one_tap_reads_words_where_they_lie(parts: int) -> None:
     for name in ("pointwise", "pointwise_stride", "one_position"):
-        work = CASES[name].with_weights(HALF)
+        work = CASES[name].with_weights("bfloat16")
         plan = replace(bf16_conv.FAMILY.plans(work, MACHINE)[0], parts=parts)
         copied, in_place = (str(bf16_conv.FAMILY.kernel(work.stored(t, "float32"), plan, MACHINE)) for t in TYPES)
         assert copied.count("alloc_buffer") > in_place.count("alloc_buffer")

@@ -12,7 +12,7 @@ from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
 from dycl_tvm.backends.tir_cpu.match import image_shape
 from dycl_tvm.backends.tir_cpu.words.bf16 import has_instructions
-from dycl_tvm.backends.tir_cpu.words.storage import HALF
+from dycl_tvm.backends.tir_cpu.words.workload import HALF
 
 #: The share of L2 beyond which a tensor is worth storing in half of its bytes, whoever reads it.
 _LARGE = 2
@@ -67,4 +67,4 @@ def _reads(node: Node, var: Var, kernels: Kernels) -> bool:
 def _saves(node: Node, var: Var, kernels: Kernels) -> bool:
     """Whether a kernel does less where it reads bfloat16: it need not round."""
     chosen = kernels.chosen(node)
-    return chosen is not None and chosen.work.weights == HALF and node.inputs[0] is var
+    return chosen is not None and chosen.work.weights == "bfloat16" and node.inputs[0] is var

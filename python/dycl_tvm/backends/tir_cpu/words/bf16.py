@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.storage import HALF, memory_type
-from dycl_tvm.backends.tir_cpu.words.workload import DTypes
+from dycl_tvm.backends.tir_cpu.words.storage import memory_type
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, DTypes
 
 #: Lanes of the sums; elements that one instruction rounds.
 LANES = 16

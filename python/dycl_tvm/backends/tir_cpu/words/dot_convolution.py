@@ -22,7 +22,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.padded_copy import PaddedCopy
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Epilogue
 
 #: Instructions in the body of the innermost loop.
 _BODY = 200
@@ -87,7 +87,7 @@ class Dot:
 
     def reads_words(self, work: Conv2D) -> bool:
         """Whether the input is read where it lies: as words already, each by one tap."""
-        return work.x.dtype == work.weights and work.kernel == (1, 1) and not any(work.padding)
+        return work.x.dtype == HALF and work.weights == "bfloat16" and work.kernel == (1, 1) and not any(work.padding)
 
     def seconds(self, p: Problem) -> float:
         """Return about how long one core takes: whether threads are worth it."""

@@ -4,6 +4,8 @@
 TVM turns every bfloat16 into other types before it generates code, so in kernels such an array is one of int16, whose bits are the upper
 half of a float32. Reading widens, which is exact; writing rounds once, to the nearest, ties to even. NaN stays NaN and infinities stay;
 what is larger than the largest bfloat16 (3.39e38) becomes infinite, and denormal numbers count as zero.
+
+A tensor that has the type bfloat16 in the user's network is none of these: TVM's kernels compute with it.
 """
 
 from __future__ import annotations
@@ -15,10 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.backends.tir_cpu.words.vector_math import to_bfloat16
-from dycl_tvm.backends.tir_cpu.words.workload import DTypes, Tensor
-
-#: The type of elements that are half of a float32 in memory.
-HALF = "bfloat16"
+from dycl_tvm.backends.tir_cpu.words.workload import HALF, DTypes, Tensor
 
 
 def memory_type(dtype: str) -> str:

@@ -18,7 +18,9 @@ from typing import Any
 
 #: Element types of which there are packed tensors: numbers, quantised ones and their sums.
 PACKED_DTYPES = frozenset(("float32", "uint8", "int8", "int32"))
-_ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+#: The type of float32 elements that lie in memory as bfloat16 (:mod:`storage`); no tensor of the user's has it.
+HALF = "float32 in 16 bits"
+_ITEM_BYTES = {HALF: 2, "float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 
 @dataclass(frozen=True)
