@@ -345,10 +345,15 @@ def _ratios(want: torch.Tensor, samples: Sequence[torch.Tensor], have: torch.Ten
 
 
 def _usual(deviation: torch.Tensor) -> torch.Tensor:
-    """Return the deviation that nine of ten elements stay below."""
+    """Return the deviation that nine of ten stay below of those elements that deviate.
+
+    What lies behind a size of the run is zero however its operands are disturbed, and may be most of a tensor.
+    """
     flat = deviation.reshape(-1)
     step = max(1, flat.numel() // _SAMPLE)
-    return torch.quantile(flat[::step][:_SAMPLE], 0.9)
+    some = flat[::step][:_SAMPLE]
+    deviating = some[some > 0]
+    return torch.quantile(deviating, 0.9) if deviating.numel() else torch.zeros((), dtype=flat.dtype)
 
 
 def has_products(sub: SubDNN) -> bool:
