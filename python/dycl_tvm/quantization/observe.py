@@ -123,10 +123,11 @@ def watch(graph: HCFG, calls: Iterable[Call], watcher: Watcher) -> None:
     """
     module = InterpretedModule(graph, watcher)
     for k, call in enumerate(calls):
+        of = f"calibration input {k}"
         try:
-            run_call(module, call, f"calibration input {k}")
+            run_call(module, call, of)
         except RunError as error:
-            run_call(InterpretedModule(graph), call, f"calibration input {k}")
+            run_call(InterpretedModule(graph), call, of)
             raise (error.__cause__ or error) from None  # not the network's own, but of who watches it
 
 

@@ -15,19 +15,11 @@ from pathlib import Path
 import handmade
 import numpy as np
 import pytest
+from zoo_calls import ENDLESS, SUM, X, is_right
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.runtime import Module, load
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-ENDLESS = 2**62
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("arena"))
+from dycl_tvm.runtime import load
 
 
 def _room(size: int) -> np.ndarray:
@@ -37,26 +29,22 @@ def _room(size: int) -> np.ndarray:
     return room[start : start + size]
 
 
-def _is_right(module: Module) -> None:
-    np.testing.assert_array_equal(module(X, 0)["y"], SUM)
-
-
 def test_runs_compute_there_and_nowhere_else(files: tuple[Path, Path]) -> None:
     room = _room(4096)
     size = load(*files).arena_bytes
     for module in (load(*files, arena=room[:size]), load(*files).new_session(arena=room[:size])):
         room[:] = 0xA5
-        _is_right(module)
+        is_right(module)
         assert (room[:size] != 0xA5).any()
         assert (room[size:] == 0xA5).all()
         kept = module(X, 0)["y"]
         room[:] = 0  # between calls it is the program's, and results are copies
         np.testing.assert_array_equal(kept, SUM)
-        _is_right(module)
+        is_right(module)
         assert module.session_bytes < load(*files).session_bytes + size
         for other in (copy.copy(module), pickle.loads(pickle.dumps(module))):  # with memory of their own
             room[:] = 0xA5
-            _is_right(other)
+            is_right(other)
             assert (room == 0xA5).all()
 
 
@@ -65,7 +53,7 @@ def test_it_is_kept_alive_as_long_as_the_session(files: tuple[Path, Path]) -> No
     module = load(*files, arena=room)
     with pytest.raises(BufferError):
         room.close()
-    _is_right(module)
+    is_right(module)
     module.close()
     gc.collect()
     room.close()
@@ -74,7 +62,7 @@ def test_it_is_kept_alive_as_long_as_the_session(files: tuple[Path, Path]) -> No
     del array
     gc.collect()
     assert alive() is not None
-    _is_right(module)
+    is_right(module)
     del module
     gc.collect()
     assert alive() is None
@@ -93,7 +81,7 @@ def test_memory_that_does_not_do_is_refused(files: tuple[Path, Path]) -> None:
     for strange in (3, room[::2], "room"):
         with pytest.raises(UsageError, match="contiguous buffer"):
             load(*files, arena=strange)
-    _is_right(load(*files, arena=room))
+    is_right(load(*files, arena=room))
 
 
 def test_modules_that_share_it_take_turns(tmp_path: Path) -> None:
@@ -124,8 +112,8 @@ def test_a_call_waits_for_that_of_a_module_with_the_same_arena(files: tuple[Path
     future = one.run_async(X, ENDLESS)
     while not one._turn.busy:
         time.sleep(0.001)
-    _is_right(apart)
-    waits = threading.Thread(target=_is_right, args=(two,))
+    is_right(apart)
+    waits = threading.Thread(target=is_right, args=(two,))
     waits.start()
     waits.join(0.05)
     assert waits.is_alive()
@@ -137,4 +125,4 @@ def test_a_call_waits_for_that_of_a_module_with_the_same_arena(files: tuple[Path
     apart.close()
     del apart
     gc.collect()
-    _is_right(load(*files, arena=room))
+    is_right(load(*files, arena=room))

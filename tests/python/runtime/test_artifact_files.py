@@ -23,11 +23,6 @@ from dycl_tvm.runtime.trailer import MAGIC, append_trailer, read_trailer
 X = np.arange(4, dtype="float32")
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("files"))
-
-
 def _elf_size(library: Path) -> int:
     data = library.read_bytes()
     return len(data) - 48 - int.from_bytes(data[-48:-40], "little")

@@ -43,11 +43,6 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return module
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("calls"))
-
-
 @pytest.fixture
 def both(extension: Any, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Module, Module]:
     """A module with the extension and one without."""

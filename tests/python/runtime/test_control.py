@@ -14,18 +14,10 @@ from pathlib import Path
 import handmade
 import numpy as np
 import pytest
+from zoo_calls import ENDLESS, SUM, X
 
 from dycl_tvm.errors import CancelledError, DeadlineError, RunError, UsageError
 from dycl_tvm.runtime import Module, load
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-ENDLESS = 2**62  # turns of the loop in the zoo's program: centuries
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("control"))
 
 
 @pytest.fixture

@@ -21,11 +21,6 @@ from dycl_tvm.runtime import Module, load
 X = np.arange(4, dtype="float32")
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("copies"))
-
-
 def _calls(module: Module) -> int:
     """How many calls with n = 1 the state has counted."""
     return int(module(X, 0)["rest"][0]) - 100

@@ -25,11 +25,6 @@ from dycl_tvm.runtime.params import data_digest
 REPOSITORY = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("cpp"))
-
-
 def _run(*command: object, **environment: str) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -12,23 +12,13 @@ from pathlib import Path
 import handmade
 import numpy as np
 import pytest
+from zoo_calls import is_right
 
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import ArtifactError, UsageError
-from dycl_tvm.runtime import Module, load
+from dycl_tvm.runtime import load
 
 REPOSITORY = Path(__file__).parents[3]
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("places"))
-
-
-def _is_right(module: Module) -> None:
-    np.testing.assert_array_equal(module(X, 0)["y"], SUM)
 
 
 def _descriptors() -> int:
@@ -39,7 +29,7 @@ def test_bytes_and_descriptors(files: tuple[Path, Path], tmp_path: Path) -> None
     before, data = _descriptors(), files[0].read_bytes()
     for library in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
         module = load(library, files[1])
-        _is_right(module)
+        is_right(module)
         module.unload()
         assert _descriptors() == before
     gone = tmp_path / "gone.so"
@@ -49,8 +39,8 @@ def test_bytes_and_descriptors(files: tuple[Path, Path], tmp_path: Path) -> None
         file.seek(7)
         module = load(file.fileno(), files[1].read_bytes(), mmap=False)
         assert file.tell() == 7
-    _is_right(module)
-    _is_right(module.new_session())
+    is_right(module)
+    is_right(module.new_session())
     with pytest.raises(UsageError, match="no paths"):
         pickle.dumps(module)
     module.unload()
@@ -68,15 +58,15 @@ def test_the_same_bytes_are_loaded_once_and_others_are_not_mixed_up(files: tuple
     assert [module.name for module in modules] == ["Zoo0"] * 3 + ["Zoo1"] * 3 + ["Zoo2"] * 3
     assert modules[0]._library is modules[2]._library is not modules[3]._library
     for module in modules[:6]:
-        _is_right(module)
+        is_right(module)
         module.close()
     modules[0].unload()  # its descriptor's number is free now
     modules[3].unload()
     again = load((tmp_path / "zoo1.so").read_bytes(), tmp_path / "zoo1.params")
     assert again.name == "Zoo1"
-    _is_right(again)
-    _is_right(load(tmp_path / "zoo0.so", tmp_path / "zoo0.params"))
-    _is_right(modules[8])
+    is_right(again)
+    is_right(load(tmp_path / "zoo0.so", tmp_path / "zoo0.params"))
+    is_right(modules[8])
 
 
 def test_a_file_that_was_built_again_is_loaded_beside_the_old_one(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -92,7 +82,7 @@ def test_a_file_that_was_built_again_is_loaded_beside_the_old_one(files: tuple[P
     assert [module.name for module in (old, *new)] == ["Zoo", "Again", "Again"]
     assert new[0]._library is new[1]._library
     for module in (old, *new):
-        _is_right(module)
+        is_right(module)
 
 
 def test_what_is_no_library_is_refused(files: tuple[Path, Path]) -> None:

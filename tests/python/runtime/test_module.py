@@ -14,24 +14,16 @@ import handmade
 import numpy as np
 import pytest
 import torch
+from zoo_calls import SUM, X
 
 from dycl_tvm.errors import InputError, UsageError
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import Module, load
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("module"))
-
-
 @pytest.fixture
 def zoo(files: tuple[Path, Path]) -> Module:
     return load(*files)
-
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
 
 
 def test_torch_in_torch_out(zoo: Module) -> None:

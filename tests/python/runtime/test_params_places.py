@@ -12,25 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import handmade
 import numpy as np
 import pytest
+from zoo_calls import SUM, X, is_right
 
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.errors import ArtifactError, UsageError
-from dycl_tvm.runtime import Module, load
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("places"))
-
-
-def _is_right(module: Module) -> None:
-    np.testing.assert_array_equal(module(X, 0)["y"], SUM)
+from dycl_tvm.runtime import load
 
 
 def _aligned(data: bytes, at: int = 0) -> np.ndarray:
@@ -44,7 +32,7 @@ def _aligned(data: bytes, at: int = 0) -> np.ndarray:
 def test_memory_is_used_where_it_is(files: tuple[Path, Path]) -> None:
     memory = _aligned(files[1].read_bytes())
     module = load(files[0], memory)
-    _is_right(module)
+    is_right(module)
     bias = memory.view(np.float32).tolist().index(10.0)  # of the weight; the state was copied when the session was made
     memory.view(np.float32)[bias] = 110.0
     assert module(X, 0)["y"][0] == 220.0
@@ -58,14 +46,14 @@ def test_memory_that_is_copied_may_change(files: tuple[Path, Path], how: object)
     memory = _aligned(files[1].read_bytes(), 1)
     module = load(files[0], memory, mmap=how)  # type: ignore[arg-type]
     memory[:] = 0
-    _is_right(module)
-    _is_right(load(files[0], files[1].read_bytes(), mmap=how))  # type: ignore[arg-type]
+    is_right(module)
+    is_right(load(files[0], files[1].read_bytes(), mmap=how))  # type: ignore[arg-type]
 
 
 def test_a_mapping_of_the_program(files: tuple[Path, Path]) -> None:
     with open(files[1], "rb") as file:
         module = load(files[0], mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    _is_right(module)
+    is_right(module)
 
 
 @pytest.mark.parametrize("how", [True, False, "sealed"])
@@ -77,13 +65,13 @@ def test_a_part_of_an_open_file(files: tuple[Path, Path], tmp_path: Path, how: o
         file.seek(5)
         module = load(files[0], file.fileno(), mmap=how, params_offset=before, params_size=len(data))  # type: ignore[arg-type]
         assert file.tell() == 5
-    _is_right(module)
+    is_right(module)
     with pytest.raises(UsageError, match="no paths"):
         pickle.dumps(module)
     if how is True:
         return
     archive.write_bytes(b"")  # a mapping would end the process
-    _is_right(module)
+    is_right(module)
 
 
 def test_places_that_cannot_be_used_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -106,14 +94,14 @@ def test_places_that_cannot_be_used_are_refused(files: tuple[Path, Path], tmp_pa
         fd = file.fileno()
         with pytest.raises(UsageError, match="no multiple of 64"):
             load(files[0], fd, params_offset=3)
-        _is_right(load(files[0], fd, params_offset=3, mmap=False))
+        is_right(load(files[0], fd, params_offset=3, mmap=False))
         for offset, size in ((0, len(data) + 4), (len(data) + 4, 0), (2**63, 2**63)):
             with pytest.raises(UsageError, match="bytes; it has no"):
                 load(files[0], fd, params_offset=offset, params_size=size)
         for how in (True, False, "sealed"):
             with pytest.raises(ArtifactError, match="shorter than a header"):  # at its end
                 load(files[0], fd, params_offset=len(data) + 3, mmap=how)  # type: ignore[arg-type]
-        _is_right(load(files[0], np.int64(fd), params_offset=np.int64(3), mmap=False))  # type: ignore[arg-type]
+        is_right(load(files[0], np.int64(fd), params_offset=np.int64(3), mmap=False))  # type: ignore[arg-type]
         # C has room for the lower bits only, which name a place that is there
         for of, offset, size in ((fd + 2**32, 3, 0), (fd, 2**64 + 3, 0), (fd, 3, 2**64)):
             with pytest.raises(UsageError, match="not negative and has"):
@@ -136,7 +124,7 @@ def test_sealed_memory_cannot_be_changed_and_is_shared(files: tuple[Path, Path],
     params.write_bytes(files[1].read_bytes())
     module = load(files[0], params, mmap="sealed")
     params.write_bytes(b"")
-    _is_right(module)
+    is_right(module)
     fd = module.params_fd
     assert not os.get_inheritable(fd)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -153,7 +141,7 @@ def test_sealed_memory_cannot_be_changed_and_is_shared(files: tuple[Path, Path],
     module.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
-    _is_right(again)
+    is_right(again)
     with pytest.raises(UsageError, match="closed"):
         _ = module.params_fd
     assert load(*files).params_fd == -1
@@ -162,7 +150,7 @@ def test_sealed_memory_cannot_be_changed_and_is_shared(files: tuple[Path, Path],
 def test_a_pickle_is_sealed_again(files: tuple[Path, Path]) -> None:
     copy = pickle.loads(pickle.dumps(load(*files, mmap="sealed")))
     assert copy.params_fd >= 0
-    _is_right(copy)
+    is_right(copy)
 
 
 def test_a_file_that_is_written_to_while_it_is_read(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -14,20 +14,13 @@ from pathlib import Path
 import handmade
 import numpy as np
 import pytest
+from zoo_calls import SUM, X
 
 from dycl_tvm.errors import DeadlineError, RunError, UsageError
 from dycl_tvm.runtime import Module, load
 from dycl_tvm.runtime.profile import Profile, load_profile
 from dycl_tvm.runtime.profile.quantiles import allowed, clustering, quantile, runs_needed, upper_bound
 from dycl_tvm.runtime.profile.ring import CALL, DECISION, RUN, START, RecordedRun, runs_of
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ from dycl_tvm.cli.main import main
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("profiled"))
-
-
-@pytest.fixture(scope="module")
 def calls(files: tuple[Path, Path]) -> list[str]:
     names = []
     for n in (0, 0, 1, 2):  # the last one raises

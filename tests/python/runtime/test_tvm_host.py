@@ -14,6 +14,7 @@ import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import tirx as T
+from zoo_calls import SUM, X
 
 from dycl_tvm import codegen
 from dycl_tvm.codegen import toolchain
@@ -21,14 +22,6 @@ from dycl_tvm.codegen.link import RESERVED_SYMBOLS
 from dycl_tvm.compile.program import CodeBlock, Kernel, KernelCall, KernelLibrary, Leave, Program, Site, Slot, Weight
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime import load
-
-X = np.arange(4, dtype="float32")
-SUM = (X + [10, 20, 30, 40]) * 2
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return handmade.build(handmade.zoo_program(), tmp_path_factory.mktemp("tvm"))
 
 
 def test_packed_functions(files: tuple[Path, Path]) -> None:

@@ -123,16 +123,12 @@ def switch(session: ExportedSession, run: Run, index: Any, graphs: Sequence[Any]
     for holds in (chosen >= 0, chosen < len(graphs)):
         session.check(scalars.truth_operand(holds), "AssertionError", f"switch index out of range for {len(graphs)} branches")
 
-    def run_from(session: ExportedSession, number: int, args: Sequence[Any]) -> Any:
-        if number == len(graphs) - 1:
-            return run(session, graphs[number], args)
-        return cond(session, run_from_or_after, chosen == number, (number, False), (number, True), args)
+    def run_left(session: ExportedSession, left: Sequence[Any], args: Sequence[Any]) -> Any:
+        if len(left) == 1:
+            return run(session, left[0], args)
+        return cond(session, run_left, chosen == len(graphs) - len(left), left[:1], left[1:], args)
 
-    def run_from_or_after(session: ExportedSession, graph: tuple[int, bool], args: Sequence[Any]) -> Any:
-        number, after = graph
-        return run_from(session, number + 1, args) if after else run(session, graphs[number], args)
-
-    return tuple(_isolated(session, run_from, 0, operands))
+    return tuple(_isolated(session, run_left, graphs, operands))
 
 
 def _same(a: Any, b: Any) -> bool:
