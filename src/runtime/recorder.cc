@@ -20,7 +20,22 @@ constexpr uint32_t kMostEvery = 128;
 // Looks at the clock in each run; the others are inside.
 constexpr uint64_t kLooksOutside = 3;
 // To copy so many decisions of a path takes as long as a look at the clock.
-constexpr double kDecisionsALook = 8;
+constexpr double kDecisionsALook = 5;
+
+// The kind of a slot that holds `index` decisions of one run, in the words of its times and in its
+// `choice`.
+constexpr uint32_t kPacked = UINT32_MAX;
+constexpr uint32_t kMostPacked = 5;
+constexpr int kChoiceBits = 8;
+
+bool Fits(uint64_t decision, uint64_t choice) {
+  return decision >> (32 - kChoiceBits) == 0 && choice >> kChoiceBits == 0;
+}
+
+uint32_t Unpacked(const DyclEvent& slot, uint32_t k) {
+  if (k == kMostPacked - 1) return slot.choice;
+  return static_cast<uint32_t>((k < 2 ? slot.begin_ns : slot.end_ns) >> (k % 2 * 32));
+}
 
 bool LinuxCountsCycles() {
   char name[4] = {};
@@ -87,7 +102,7 @@ double Recorder::MeasureLook() {
     if (now - before < least) least = now - before;
   }
   next_ = 0;
-  written_ = kernel_end_ = 0;
+  slots_ = written_ = kernel_end_ = 0;
   return static_cast<double>(least) / kLooks;
 }
 
@@ -121,20 +136,75 @@ void Recorder::EndRun(uint64_t ticks, uint64_t decisions) {
   inside_ += every_ * inside;
 }
 
-size_t Recorder::Take(DyclEvent* to, size_t most) {
-  lost_ = lost();
-  const auto there = static_cast<size_t>(count());
-  const size_t taken = there < most ? there : most;
-  size_t at = next_ >= there ? next_ - there : next_ + capacity_ - there;
-  const double ns_per_tick = clock_.NsPerTick();
-  for (size_t k = 0; k < taken; ++k) {
-    to[k] = events_[at];
-    to[k].begin_ns = clock_.Ns(to[k].begin_ns, ns_per_tick);
-    to[k].end_ns = clock_.Ns(to[k].end_ns, ns_per_tick);
-    at = at + 1 == capacity_ ? 0 : at + 1;
+void Recorder::WritePath(const uint64_t* path, uint64_t count, uint64_t end) {
+  for (uint64_t k = 0; k < count;) {
+    uint32_t packed[kMostPacked] = {};
+    uint32_t many = 0;
+    for (; many < kMostPacked && k < count; ++many, ++k) {
+      const uint64_t decision = path[k] >> 32;
+      const uint64_t choice = path[k] & UINT32_MAX;
+      if (!Fits(decision, choice)) break;
+      packed[many] = static_cast<uint32_t>(decision << kChoiceBits | choice);
+    }
+    if (many == 0) {
+      Write(DYCL_EVENT_DECISION, static_cast<uint32_t>(path[k] >> 32),
+            static_cast<uint32_t>(path[k]), end, end);
+      ++k;
+      continue;
+    }
+    Put(DyclEvent{packed[0] | static_cast<uint64_t>(packed[1]) << 32,
+                  packed[2] | static_cast<uint64_t>(packed[3]) << 32, kPacked, many, packed[4], 0},
+        many);
   }
-  taken_ = written_ - (there - taken);
+}
+
+uint64_t Recorder::EndOfRun(uint64_t slot) const {
+  while (Slot(slot).kind != DYCL_EVENT_RUN) ++slot;
+  return Slot(slot).end_ns;
+}
+
+size_t Recorder::Take(DyclEvent* to, size_t most) {
+  if (read_ != Oldest()) {
+    read_ = Oldest();
+    within_ = 0;
+    path_end_ = 0;
+  }
+  const double ns_per_tick = clock_.NsPerTick();
+  size_t taken = 0;
+  while (taken < most && read_ < slots_) {
+    DyclEvent event = Slot(read_);
+    uint32_t events = 1;
+    if (event.kind == kPacked) {
+      if (path_end_ == 0) path_end_ = EndOfRun(read_);
+      const uint32_t entry = Unpacked(event, within_);
+      events = event.index;
+      event = DyclEvent{path_end_,
+                        path_end_,
+                        DYCL_EVENT_DECISION,
+                        entry >> kChoiceBits,
+                        entry & ((1u << kChoiceBits) - 1),
+                        0};
+    }
+    if (event.kind == DYCL_EVENT_RUN) path_end_ = 0;
+    event.begin_ns = clock_.Ns(event.begin_ns, ns_per_tick);
+    event.end_ns = clock_.Ns(event.end_ns, ns_per_tick);
+    event.reserved = 0;
+    to[taken++] = event;
+    if (++within_ < events) continue;
+    within_ = 0;
+    ++read_;
+  }
+  taken_ += taken;
   return taken;
+}
+
+uint64_t Recorder::lost() const {
+  const uint64_t oldest = Oldest();
+  if (oldest == slots_) return written_ - taken_;
+  // Of fewer events than 2^32 in the ring the lower half of a number tells how many there are.
+  const uint32_t there =
+      static_cast<uint32_t>(written_) - Slot(oldest).reserved - (oldest == read_ ? within_ : 0);
+  return written_ - taken_ - there;
 }
 
 // Whether a run is recorded, and nothing else is asked of it.

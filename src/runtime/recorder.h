@@ -50,7 +50,9 @@ class RecorderClock {
 };
 
 // Where the ring is full the oldest event makes room, and is counted as lost. Its times are ticks
-// until it is taken out.
+// until it is taken out. The decisions of a run that is not timed inside have one time, that of its
+// end, so several of them share a slot of the ring: in a long profile each slot is a write to
+// memory that no cache holds.
 class Recorder {
  public:
   // Begins anew with an empty ring. `every` 0: it is chosen for each group of runs.
@@ -75,12 +77,11 @@ class Recorder {
     return clock_.Ticks();
   }
   void Write(DyclEventKind kind, uint32_t index, uint32_t choice, uint64_t begin, uint64_t end) {
-    events_[next_] =
-        DyclEvent{begin, end, static_cast<uint32_t>(kind), index, choice, /*reserved=*/0};
-    next_ = next_ + 1 == capacity_ ? 0 : next_ + 1;
-    ++written_;
+    Put(DyclEvent{begin, end, static_cast<uint32_t>(kind), index, choice, 0}, 1);
     kernel_end_ = kind == DYCL_EVENT_CALL ? end : 0;
   }
+  // The decisions of a run that ends at `end` and was not timed inside; its end is written next.
+  void WritePath(const uint64_t* path, uint64_t count, uint64_t end);
   // When a decision is taken. To look at the clock takes longer than all else that is recorded, so
   // one behind a kernel is taken when the kernel ends: what lies between is a read and a
   // comparison, which count for what follows.
@@ -88,23 +89,39 @@ class Recorder {
   // Takes the oldest events out of the ring; returns their number.
   size_t Take(DyclEvent* to, size_t most);
   // Those that have made room, unread.
-  uint64_t lost() const { return lost_ + (kept() - count()); }
+  uint64_t lost() const;
 
  private:
+  // A slot holds one event or several; `reserved` is the number of the first, as far as it fits.
+  void Put(DyclEvent slot, uint32_t events) {
+    slot.reserved = static_cast<uint32_t>(written_);
+    events_[next_] = slot;
+    next_ = next_ + 1 == capacity_ ? 0 : next_ + 1;
+    ++slots_;
+    written_ += events;
+  }
+  const DyclEvent& Slot(uint64_t number) const { return events_[number % capacity_]; }
+  // The oldest slot that is not read and has not made room.
+  uint64_t Oldest() const {
+    const uint64_t there = slots_ > capacity_ ? slots_ - capacity_ : 0;
+    return read_ < there ? there : read_;
+  }
+  // When the run ended whose decisions are in a slot.
+  uint64_t EndOfRun(uint64_t slot) const;
   void BeginGroup();
   uint32_t Affordable();
   double MeasureLook();
-  // Events since the last that was taken, and those of them that are in the ring.
-  uint64_t kept() const { return written_ - taken_; }
-  uint64_t count() const { return kept() < capacity_ ? kept() : capacity_; }
 
   RecorderClock clock_;
   DyclEvent* events_ = nullptr;
   size_t capacity_ = 0;
-  size_t next_ = 0;          // where the next event goes
-  uint64_t written_ = 0;     // all that ever were
-  uint64_t taken_ = 0;       // those that were taken or lost by then
-  uint64_t lost_ = 0;        // those that were lost when some were taken
+  size_t next_ = 0;          // the place of the next slot
+  uint64_t slots_ = 0;       // all that ever were filled
+  uint64_t read_ = 0;        // the slot that is read next
+  uint32_t within_ = 0;      // how many events of it are read
+  uint64_t path_end_ = 0;    // when the run ended that this slot is part of; 0: not looked up
+  uint64_t written_ = 0;     // events, all that ever were
+  uint64_t taken_ = 0;       // events that were read
   uint64_t kernel_end_ = 0;  // 0: the last event is no kernel's
   bool chooses_ = false;     // `every_`, by what follows
   bool all_ = false;         // a run took too many decisions to be told of afterwards
@@ -149,11 +166,7 @@ class RecordedRun {
   // What is known of a run that was not timed inside.
   void WritePath(uint64_t end) {
     WriteStart(1);
-    for (uint64_t k = 0; k < frame_.path_count; ++k) {
-      const uint64_t entry = frame_.path[k];
-      frame_.recorder->Write(DYCL_EVENT_DECISION, static_cast<uint32_t>(entry >> 32),
-                             static_cast<uint32_t>(entry), end, end);
-    }
+    frame_.recorder->WritePath(frame_.path, frame_.path_count, end);
   }
 
   const Frame& frame_;

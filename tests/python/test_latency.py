@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dycl_tvm.coverage import NetworkBound, NoBound, estimates, flow_of_artifact, list_paths, network_bound, path_bounds
-from dycl_tvm.coverage.longest import NoLongest, longest
+from dycl_tvm.coverage.longest import NoLongest, Trips, longest
 from dycl_tvm.runtime.profile import Profile
 from dycl_tvm.runtime.profile.ring import RecordedRun
 
@@ -51,6 +51,8 @@ def _run(profile: Profile, sides: Sequence[int], slower: int = 0) -> RecordedRun
 EXITS = [["decide", 0, [1, 2]], ["goto", 4], ["decide", 1, [5, 3]], ["return", 0], ["return", 1], ["raise", "ValueError: no", None]]
 #: 0, then while (1) do 2; then 3.
 LOOP = [["goto", 1], ["decide", 0, [3, 2]], ["goto", 1], ["return", 0]]
+#: 0, then while (1) do 2 and while (3) do 4; then 5.
+NEST = [["goto", 1], ["decide", 0, [5, 2]], ["goto", 3], ["decide", 1, [1, 4]], ["goto", 3], ["return", 0]]
 
 
 def test_estimates_are_sums_of_parts_that_ran() -> None:
@@ -100,6 +102,25 @@ def test_a_network_with_a_loop_needs_its_trips() -> None:
     assert found.value >= _run(profile, [1] * 5 + [0]).end
 
 
+def test_loops_that_count_their_trips_need_no_number() -> None:
+    for given, of_outer, of_inner, bound in (
+        (None, 3, 2, 5 + 110 + 4 * (50 + 3 * 70 + 10) + 50),
+        (2, 3, 2, 5 + 110 + 3 * (50 + 3 * 70 + 10) + 50),
+        (7, None, 2, 5 + 110 + 8 * (50 + 3 * 70 + 10) + 50),
+        (7, 3, None, 5 + 110 + 4 * (50 + 8 * 70 + 10) + 50),
+        (None, None, 2, None),  # the trips of the inner loop bound no way around the outer one
+        # Nor do those of the outer one bound the inner one, which stays in the outer one's body.
+        (None, 3, None, None),
+    ):
+        metadata = _metadata(NEST, 2)
+        for block, trips in ((1, of_outer), (3, of_inner)):
+            metadata["blocks"][block].update({} if trips is None else {"trips": trips})
+        profile, listing = Profile(metadata), list_paths(flow_of_artifact(metadata))
+        profile.add(_run(profile, [1, 1, 1, 0, 1, 1, 0, 0]) for _ in range(300))
+        found = network_bound(profile, listing, 0.9, 0.9, given)
+        assert (found.value if isinstance(found, NetworkBound) else None) == bound, (given, of_outer, of_inner)
+
+
 def test_a_bound_by_stretches_needs_runs_that_were_chosen_with_one_chance() -> None:
     metadata = _metadata(LOOP, 1)
     profile, listing = Profile(metadata), list_paths(flow_of_artifact(metadata))
@@ -139,17 +160,21 @@ def test_a_network_that_never_returns_has_no_bound() -> None:
     assert "never returns" in none.reason
 
 
+def _at_most(trips: int | None) -> Trips:
+    return lambda nodes, header: trips
+
+
 def test_longest_ways() -> None:
     ones = dict.fromkeys(range(10), 1)
-    assert longest({0: [1, 2], 1: [3], 2: [3], 3: []}, {0: 1, 1: 5, 2: 7, 3: 2}, None) == 10
+    assert longest({0: [1, 2], 1: [3], 2: [3], 3: []}, {0: 1, 1: 5, 2: 7, 3: 2}, _at_most(None)) == 10
     # A loop in a loop: 0; 4 x (1, 4 x (2, 3)); 4.
     nest = {0: [1], 1: [2, 4], 2: [3, 1], 3: [2], 4: []}
-    assert longest(nest, ones, 3) == 1 + 4 * (1 + 4 * 2) + 1
-    assert longest({0: [0, 1], 1: []}, ones, 2) == 3 + 1  # the entry is a loop itself
+    assert longest(nest, ones, _at_most(3)) == 1 + 4 * (1 + 4 * 2) + 1
+    assert longest({0: [0, 1], 1: []}, ones, _at_most(2)) == 3 + 1  # the entry is a loop itself
     for graph, trips, recursive, why in (
         ({0: [0]}, None, (), "max_loop_trips"),
         ({0: [1, 2], 1: [2], 2: [1]}, 3, (), "more than one place"),
         ({0: [1], 1: [1]}, 3, (1,), "recursion"),
     ):
         with pytest.raises(NoLongest, match=why):
-            longest(graph, ones, trips, recursive)  # type: ignore[arg-type]
+            longest(graph, ones, _at_most(trips), recursive)  # type: ignore[arg-type]

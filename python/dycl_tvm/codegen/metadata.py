@@ -72,9 +72,14 @@ def _decision(decision: CondGoto | SwitchGoto, leaves: int | None, strip: bool) 
 
 
 def _block(block: CodeBlock, strip: bool) -> dict[str, Any]:
-    """Return what names a block; ``recursive`` says that it keeps something over a call of a recursive function."""
+    """Return what names a block.
+
+    ``recursive`` says that it keeps something over a call of a recursive function; ``trips`` is how often the loop that begins here comes
+    back at most.
+    """
     recursive = any(isinstance(i, (Push, Pop)) for i in block.all_instrs())
-    return {"name": block.name, "origin": _origin(block.origin, strip), "recursive": recursive}
+    trips = {} if block.trips is None else {"trips": block.trips}
+    return {"name": block.name, "origin": _origin(block.origin, strip), "recursive": recursive, **trips}
 
 
 def _calls(program: Program, tables: Tables, strip: bool) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     operand_type,
 )
+from dycl_tvm.hcfg.trips import most_trips
 from dycl_tvm.hcfg.types import ScalarKind, ScalarType, TensorType
 
 #: A size of the call, where kernels read it.
@@ -172,7 +173,8 @@ class Lowering:
         for end in (b.terminator for b in self.graph.blocks if isinstance(b.terminator, Return)):
             for storage in storages([self._where(v) for v in end.values if _is_tensor(v)]):
                 self.homes.setdefault(self.plan.same[storage], len(self.homes) + 1)
-        codes = [self._code(block, draft) for block, draft in zip(self.graph.blocks, drafts)]
+        trips = most_trips(self.graph)
+        codes = [self._code(block, draft, trips.get(block)) for block, draft in zip(self.graph.blocks, drafts)]
         return Program(
             name=self.graph.name,
             input_structure=self.graph.input_structure,
@@ -408,8 +410,8 @@ class Lowering:
                 largest = max(largest, slot.type.nbytes)
         return max(arena.ALIGN, -(-largest // arena.ALIGN) * arena.ALIGN)
 
-    def _code(self, block: Block, draft: list[Draft]) -> CodeBlock:
-        return CodeBlock(block.name, [item.instruction(self) for item in draft], self._end(block), block.origin)
+    def _code(self, block: Block, draft: list[Draft], trips: int | None) -> CodeBlock:
+        return CodeBlock(block.name, [item.instruction(self) for item in draft], self._end(block), block.origin, trips)
 
     def _end(self, block: Block) -> Any:
         term = block.terminator

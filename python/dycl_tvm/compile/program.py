@@ -180,12 +180,17 @@ class Fail:
 
 @dataclass
 class CodeBlock:
-    """Straight-line code. ``name`` and ``origin`` are for the reader of the generated source."""
+    """Straight-line code.
+
+    ``name`` and ``origin`` are for the reader of the generated source; ``trips`` is how often the loop that begins here comes back at
+    most each time it is reached, where that is known.
+    """
 
     name: str
     instrs: list[Instr]
     end: Union[Goto, CondGoto, SwitchGoto, Leave, Fail]
     origin: Origin | None = None
+    trips: int | None = None
 
     def gotos(self) -> tuple[Goto, ...]:
         """Return the edges out of the block, in order; of a branch, that of a true condition first."""

@@ -8,11 +8,14 @@ worst-case execution time.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
 from dycl_tvm.coverage.flow import ListedPath, Listing
-from dycl_tvm.coverage.longest import NoLongest, longest
+from dycl_tvm.coverage.longest import NoLongest, Trips, longest
+from dycl_tvm.hcfg.analysis import natural_loops
+from dycl_tvm.hcfg.skeleton import skeleton
 from dycl_tvm.runtime.path import Decision
 from dycl_tvm.runtime.profile import PathTimes, Profile
 from dycl_tvm.runtime.profile.quantiles import UpperBound, quantile, runs_needed, upper_bound
@@ -90,7 +93,7 @@ def network_bound(profile: Profile, listing: Listing, p: float, confidence: floa
     p, confidence : float
         At most a part ``1 - p`` of the runs takes longer, with that confidence.
     max_trips : int, optional
-        No loop makes more trips each time it is reached.
+        No loop makes more trips each time it is reached. Of loops that count their trips the artefact knows how many they make at most.
     """
     by_paths = _of_all_paths(profile, listing, p, confidence)
     return by_paths if isinstance(by_paths, NetworkBound) else _of_stretches(profile, p, confidence, max_trips)
@@ -129,12 +132,46 @@ def _of_stretches(profile: Profile, p: float, confidence: float, max_trips: int 
     cost = {head: bound.value for head, bound in zip(times, bounds) if bound is not None}
     recursive = {head for head in relevant if profile.stretches[head].recursive}
     try:
-        most = longest({h: [t for t in profile.stretches[h].targets if t in relevant] for h in relevant}, cost, max_trips, recursive)
+        targets = {h: [t for t in profile.stretches[h].targets if t in relevant] for h in relevant}
+        most = longest(targets, cost, _trips(profile, targets, max_trips), recursive)
     except NoLongest as error:
         return NoBound(str(error))
     if any(sum(cost[head] for head in profile.heads(path.key)) > most for path in profile.paths()):
         return NoBound("runs of the profile made more trips through a loop than it is said to make at most (max_loop_trips)")
     return NetworkBound(inputs.value + most, f"the longest way through its {len(relevant)} stretches between decisions, each measured")
+
+
+def _trips(profile: Profile, targets: Mapping[int, Sequence[int]], max_trips: int | None) -> Trips:
+    """Return how often loops of stretches come back: no more often than a loop of blocks around them, if that leads back to its header."""
+    blocks = profile.metadata["blocks"]
+    loops = []
+    if any("trips" in block for block in blocks):
+        graph = skeleton(profile.metadata)
+        number = {block: k for k, block in enumerate(graph.blocks)}
+        for loop in natural_loops(graph).loops:
+            if (most := blocks[number[loop.header]].get("trips")) is not None:
+                loops.append((number[loop.header], {number[b] for b in loop.body}, most))
+
+    def trips(nodes: Collection[int], header: int) -> int | None:
+        inside = {block for node in nodes for block in profile.stretches[node].blocks}
+        known = [most for first, body, most in loops if inside <= body and not comes_back(nodes, header, first)]
+        return min([*known, *([] if max_trips is None else [max_trips])], default=None)
+
+    def comes_back(nodes: Collection[int], header: int, first: int) -> bool:
+        """Tell whether some way from a node back to it does not come to the block ``first``."""
+        clear = {node for node in nodes if first not in profile.stretches[node].blocks[1:]}
+        seen: set[int] = set()
+        todo = [header] if header in clear else []
+        while todo:
+            for target in targets[todo.pop()]:
+                if target == header and target != first:
+                    return True
+                if target in clear and target != first and target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        return False
+
+    return trips
 
 
 def _that_return(profile: Profile) -> set[int]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dycl_tvm.hcfg.analysis import components
 
@@ -15,10 +15,14 @@ class NoLongest(Exception):
     """There is no longest way; the message says why."""
 
 
-def longest(targets: Mapping[int, Sequence[int]], cost: Mapping[int, int], trips: int | None, recursive: Collection[int] = ()) -> int:
+#: Of the nodes of a loop and its header: how often the loop comes back to the header at most, each time it is reached; None: not known.
+Trips = Callable[[Collection[int], int], "int | None"]
+
+
+def longest(targets: Mapping[int, Sequence[int]], cost: Mapping[int, int], trips: Trips, recursive: Collection[int] = ()) -> int:
     """Return the largest sum of the costs of the nodes on a way, a bound from above.
 
-    A loop costs as much as ``trips + 1`` times the longest way through its body from its header; a loop within counts as often.
+    A loop costs as much as its trips + 1 times the longest way through its body from its header; a loop within counts as often.
 
     Parameters
     ----------
@@ -26,15 +30,15 @@ def longest(targets: Mapping[int, Sequence[int]], cost: Mapping[int, int], trips
         From each node to those that may follow; 0 is the entry.
     cost : mapping
         Of each node, not negative.
-    trips : int, optional
-        No loop makes more trips each time it is reached.
+    trips : callable
+        How often a loop comes back.
     recursive : collection of int
         Nodes of recursive functions: a way around them is no loop with so many trips.
 
     Raises
     ------
     NoLongest
-        If there is a loop and ``trips`` is None, or a loop that is entered in two places, or a recursion.
+        If there is a loop whose trips are not known, or a loop that is entered in two places, or a recursion.
     """
     before: dict[int, set[int]] = {node: set() for node in targets}
     for node, following in targets.items():
@@ -60,12 +64,13 @@ def longest(targets: Mapping[int, Sequence[int]], cost: Mapping[int, int], trips
     def loop(nodes: list[int]) -> int:
         if not set(nodes).isdisjoint(recursive):
             raise NoLongest("the network has a recursion, whose calls nothing bounds here")
-        if trips is None:
-            raise NoLongest("the network has a loop: say how many trips it makes at most (max_loop_trips)")
         inside = set(nodes)
         headers = [node for node in nodes if before[node] - inside]
         if len(headers) != 1:
             raise NoLongest("the network has a loop that is entered in more than one place")
-        return (trips + 1) * chain(nodes, headers[0])
+        most = trips(inside, headers[0])
+        if most is None:
+            raise NoLongest("nothing counts the trips of a loop of the network: say how many it makes at most (max_loop_trips)")
+        return (most + 1) * chain(nodes, headers[0])
 
     return chain(list(targets), None)

@@ -85,8 +85,10 @@ class Ranges:
         self._facts = {id(e): list(self._facts_of(b, e)) for b in self._order for e in b.edges()}
         self._narrowed: dict[Value, list[tuple[Block, Fact]]] = {}
         for block in self._order:
-            if len(self._incoming[block]) == 1:
-                for fact in self._facts[id(self._incoming[block][0][1])]:
+            # What holds when a loop is reached holds in it: its back edges come from below, and what is compared is from above.
+            entering = [e for source, e in self._incoming[block] if not self._tree.dominates(block, source)]
+            if len(entering) == 1:
+                for fact in self._facts[id(entering[0])]:
                     for operand in {a: None for a in fact[1:] if isinstance(a, Value)}:
                         if len(known := self._narrowed.setdefault(operand, [])) < MOST_FACTS:
                             known.append((block, fact))

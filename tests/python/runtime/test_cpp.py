@@ -69,6 +69,13 @@ def test_sanitizers(files: tuple[Path, Path], tmp_path: Path, sanitizer: str) ->
     assert "done" in _run(tmp_path / "stress", files[1], *_damaged(files[1], tmp_path), **options)
 
 
+def test_the_recorder_beside_a_list(tmp_path: Path) -> None:
+    units = [toolchain.runtime_sources().source / "recorder.cc", REPOSITORY / "tests" / "cpp" / "recorder_main.cc"]
+    flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror"]
+    toolchain.find_compiler().run([*flags, *toolchain.include_flags(), *map(str, units), "-o", str(tmp_path / "recorder")], "link")
+    assert "done" in _run(tmp_path / "recorder")
+
+
 @pytest.mark.parametrize(
     "header, compiler",
     [("dycl.h", "gcc -std=c99 -x c"), ("dycl.h", "g++ -std=c++11 -x c++"), ("module.h", "g++ -std=c++11 -x c++")],

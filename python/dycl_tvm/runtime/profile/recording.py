@@ -78,5 +78,5 @@ class Recording(Profile):
         return "\n".join(tables(self))
 
     def _take(self, session: ctypes.c_void_p) -> None:
-        self.add(runs_of(self._ring.read(session).tolist()))
+        self.add(runs_of(self._ring.read(session)))
         self.lost = self._ring.lost

@@ -46,7 +46,8 @@ class Ring:
         capi.demand(library, "dycl_profile_start")
         self._library, self._every = library, every or 0
         self._events = np.zeros(capacity, EVENT)
-        self._read = np.zeros(capacity, EVENT)
+        self._events["kind"] = 0  # the system gives the pages now, not to the runs that write to them first
+        self._read = np.zeros(min(capacity, 1 << 14), EVENT)
         self.lost = self._lost_before = 0
 
     def start(self, session: c_void_p) -> None:
@@ -55,13 +56,16 @@ class Ring:
         capi.check(self._library, self._library.dycl_profile_start(session, byref(options)))
         self._lost_before = self.lost  # the session counts from its start on
 
-    def read(self, session: c_void_p) -> Any:
-        """Return the events since the last time, oldest first: an array that is valid until the next time."""
+    def read(self, session: c_void_p) -> Iterator[Any]:
+        """Yield the events since the last time, oldest first."""
         written, lost = c_size_t(), c_uint64()
-        taken = self._read.ctypes.data, len(self._read), byref(written), byref(lost)
-        capi.check(self._library, self._library.dycl_profile_read(session, *taken))
-        self.lost = self._lost_before + lost.value
-        return self._read[: written.value]
+        while True:
+            taken = self._read.ctypes.data, len(self._read), byref(written), byref(lost)
+            capi.check(self._library, self._library.dycl_profile_read(session, *taken))
+            self.lost = self._lost_before + lost.value
+            if not written.value:
+                return
+            yield from self._read[: written.value].tolist()
 
     def stop(self, session: c_void_p) -> None:
         """Take the memory back."""

@@ -229,8 +229,8 @@ typedef struct {
 /** Where the events of a profile go. Set struct_size before the call. */
 typedef struct {
   size_t struct_size;
-  /** A ring of `capacity` events. It belongs to the session until dycl_profile_stop() or its end.
-   */
+  /** A ring of `capacity` slots, each of an event or of several decisions. It belongs to the
+   * session until dycl_profile_stop() or its end; only dycl_profile_read() understands it. */
   DyclEvent* events;
   size_t capacity;
   /** In how many runs one is chosen, by chance, whose kernels and decisions are timed; 1: all are.
@@ -469,8 +469,9 @@ DYCL_API int32_t dycl_manual_seed(DyclSession* session, uint64_t seed);
  * full the oldest events make room. For models that run on the CPU. */
 DYCL_API int32_t dycl_profile_start(DyclSession* session, const DyclProfileOptions* options);
 
-/** Takes up to `capacity` of the oldest events out of the ring. `*lost` (may be NULL) is how many
- * have had to make room since the start. */
+/** Takes up to `capacity` of the oldest events out of the ring, which may hold more events than it
+ * has slots: none is left when `*written` is less than `capacity`. `*lost` (may be NULL) is how
+ * many have had to make room since the start. */
 DYCL_API int32_t dycl_profile_read(DyclSession* session, DyclEvent* events, size_t capacity,
                                    size_t* written, uint64_t* lost);
 
