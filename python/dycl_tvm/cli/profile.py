@@ -70,7 +70,12 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--bound", type=_part, metavar="P", help="bound the latency: at most a part 1 - P of the runs takes longer")
     command.add_argument("--confidence", type=_part, default=0.95, metavar="C", help="how sure a bound is to hold (default 0.95)")
     command.add_argument("--hold-out", type=positive, metavar="K", help="check the bounds against K more runs")
-    command.add_argument("--max-loop-trips", type=positive, metavar="N", help="for the bound of the network, of loops that nothing counts: none makes more trips")
+    command.add_argument(
+        "--max-loop-trips",
+        type=positive,
+        metavar="N",
+        help="for the bound of the network: no loop that nothing counts makes more",
+    )
     command.set_defaults(handler=_handle)
 
 
