@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dycl_tvm import codegen, compile, passes
 from dycl_tvm.artifact import Artifact
+from dycl_tvm.codegen.toolchain import link_shared
 from dycl_tvm.compile import Accuracy
 from dycl_tvm.example_inputs import TensorSpec, written_sizes
 from dycl_tvm.garbage import young_garbage_only
@@ -220,6 +221,7 @@ def build(
             enabled_backends=enable_backends,
             progress=phases.step,
             options=kernel_options,
+            link=link_shared,
         )
 
     proof.of_kernels(graph, lowered, machine.target, accuracy)

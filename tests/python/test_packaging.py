@@ -180,6 +180,11 @@ def test_auditwheel_agrees_with_the_tag(manylinux: Path) -> None:
 
 #: Runs a program in another root: the first argument is where that has its /proc, the second the root itself.
 _INSIDE = ("unshare", "-Urm", "sh", "-c", 'mount --rbind /proc "$0/proc" && exec chroot "$@"')
+#: The same, with the system's /dev, which PyTorch reads, and a folder of packages that is /packages there.
+_WITH_PACKAGES = (
+    *("unshare", "-Urm", "sh", "-c"),
+    'mount --bind "$0" "$1/packages" && mount --rbind /dev "$1/dev" && mount --rbind /proc "$1/proc" && exec chroot "$@"',
+)
 #: What the programs of a bare root may use besides its own files.
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x", flags=re.MULTILINE)
 
@@ -202,13 +207,18 @@ def bare_root(manylinux: Path, tmp_path: Path) -> Path:
     _run([sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", site, manylinux], tmp_path)
     for item in Path(sysconfig.get_path("platlib")).glob("numpy*"):
         shutil.copytree(item, site / item.name, ignore=leave_out)
-    programs = [root / base.relative_to("/") / "bin" / version, *(path for path in root.rglob("*.so*") if path.is_file())]
+    _copy_libraries(root, [root / base.relative_to("/") / "bin" / version, *(path for path in root.rglob("*.so*") if path.is_file())])
+    return root
+
+
+def _copy_libraries(root: Path, programs: Sequence[Path], of_packages: str = "") -> None:
+    """Copy the system's libraries that programs ask for; packages bring their own."""
     found = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
-    for library in {Path(name) for name in _LIBRARY.findall(found) if not name.startswith(str(root))}:
+    own = (str(root), of_packages or str(root))
+    for library in {Path(name) for name in _LIBRARY.findall(found) if not name.startswith(own)}:
         target = root / library.relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library.resolve(), target)
-    return root
 
 
 def test_the_wheel_runs_a_library_in_a_bare_root(bare_root: Path) -> None:
@@ -234,6 +244,45 @@ def test_the_wheel_runs_a_library_in_a_bare_root(bare_root: Path) -> None:
         assert int(decisions) > 0
     without_proc = ["unshare", "-Ur", "chroot", bare_root, *command[-3:]]
     assert "mount /proc" in _run(without_proc, bare_root, code=1, PATH=os.environ["PATH"])
+
+
+def test_the_package_in_a_bare_root_without_a_compiler(bare_root: Path, wheel: Path, tmp_path: Path) -> None:
+    """It runs libraries and shows graphs; to build it takes a compiler, and the error says how to get one."""
+    artifact = dycl_tvm.build(_Steps(), (torch.ones(2, 3),), target="native", verify="off")
+    artifact.export_library(bare_root / "net.so", embed_params=True)
+    standard = Path(sysconfig.get_path("stdlib")).relative_to("/")
+    site = bare_root / standard / "site-packages"
+    shutil.rmtree(site)
+    _run([sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", site, wheel], tmp_path)
+    packages = Path(sysconfig.get_path("purelib"))
+    for name in ("packages", "dev", "tmp"):
+        (bare_root / name).mkdir()
+    for item in packages.iterdir():
+        if not item.name.startswith(("dycl", "__editable__", "ziglang")) and item.suffix != ".pth":
+            (site / item.name).symlink_to(Path("/packages") / item.name)
+    asking = [path for name in ("torch", "tvm", "tvm_ffi", "numpy", "onnx") for path in (packages / name).rglob("*.so*")]
+    _copy_libraries(bare_root, asking, str(packages))
+    (bare_root / "net.py").write_text("def model(x):\n    return x + 1 if x.sum() > 0 else x * 2\n", encoding="utf-8")
+    program = """
+        import os, torch, dycl_tvm
+        from dycl_tvm.cli.main import main
+        module = dycl_tvm.load("/net.so")
+        print(module(torch.full((2, 3), 40.0))[0, 0].item())
+        os.chdir("/")
+        print(main(["inspect", "net.py:model", "-i", "2x3"]))
+        print(main(["compile", "net.py:model", "-i", "2x3", "-o", "made.so"]))
+    """
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    command = [*_WITH_PACKAGES, packages, bare_root, python, "-c", textwrap.dedent(program)]
+    variables = {"PATH": os.environ["PATH"], "HOME": "/"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=variables)
+    assert done.returncode == 0, done.stderr
+    first, *graph, inspected, compiled = done.stdout.splitlines()
+    assert float(first) == 41
+    assert "net.py:2" in "".join(graph)
+    assert (int(inspected), int(compiled)) == (0, 1)
+    assert "there is no C++ compiler: install g++" in done.stderr
+    assert "pip install 'dycl-tvm[cross]'" in done.stderr
 
 
 class _Steps(torch.nn.Module):

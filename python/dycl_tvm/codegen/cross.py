@@ -3,26 +3,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import subprocess
-import sys
-from functools import lru_cache
 
-from dycl_tvm.cache import cache_dir
 from dycl_tvm.codegen.machine import Machine
-from dycl_tvm.codegen.toolchain import Compiler, compiler_of, find_compiler
+from dycl_tvm.codegen.toolchain import DEFAULT_GLIBC, Compiler, compiler_of, find_compiler, has_zig, zig
 from dycl_tvm.errors import CompileError
 from dycl_tvm.runtime.trailer import canonical_arch, this_arch
-
-#: What a library for another machine may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4. It
-#: is there on all newer systems, so that all boards share one compiled runtime.
-DEFAULT_GLIBC = "2.27"
-
-#: zig checks for undefined behaviour in what it compiles unless told otherwise, and the default of clang is libc++ with debug information.
-_ZIG_FLAGS = ("-fno-sanitize=undefined", "-g0")
-_ZIG_LINK_FLAGS = ("-s",)
 
 
 def glibc_bound(machine: Machine, glibc: str = "") -> str | None:
@@ -41,7 +29,7 @@ def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
         Version that the target asks for.
     cxx : str, optional
         The compiler to take, with options. Without it: ``CXX`` of the environment where that compiler makes code for the machine; for
-        this machine the first of g++, c++ and clang++; for another machine, or another glibc, zig.
+        this machine the first of g++, c++, clang++ and zig; for another machine, or another glibc, zig.
 
     Raises
     ------
@@ -59,23 +47,12 @@ def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
         compiler = compiler_of(chosen)
         if _machine_of(compiler) == machine.arch:
             return compiler
-    if importlib.util.find_spec("ziglang") is None:
+    if not has_zig():
         raise CompileError(
             f"a library for {machine.triple} with glibc {glibc or DEFAULT_GLIBC} needs a cross-compiler: pip install 'dycl-tvm[cross]', or "
             f"set CXX to a C++ compiler that makes code for {machine.arch}"
         )
-    return _zig(machine.arch, glibc or DEFAULT_GLIBC)
-
-
-@lru_cache(maxsize=8)
-def _zig(arch: str, glibc: str) -> Compiler:
-    # The older one also runs where a newer one is asked for.
-    version = min(glibc, DEFAULT_GLIBC, key=lambda text: [int(n) for n in text.split(".")])
-    flags = ("-target", f"{arch}-linux-gnu.{version}", *_ZIG_FLAGS)
-    # Its compiled libc++ and libunwind are kept there. Left alone it would make a folder in the current directory.
-    kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_dir() / "zig")
-    environment = (("ZIG_GLOBAL_CACHE_DIR", kept), ("ZIG_LOCAL_CACHE_DIR", kept))
-    return compiler_of((sys.executable, "-m", "ziglang", "c++"), environment, flags, _ZIG_LINK_FLAGS)
+    return zig(machine.arch, glibc or DEFAULT_GLIBC)
 
 
 def _machine_of(compiler: Compiler) -> str:

@@ -7,10 +7,12 @@ import atexit
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from dycl_tvm import cache
 from dycl_tvm.errors import CompileError
+from dycl_tvm.runtime.trailer import this_arch
 
 #: Flags that every C++ file of a library is compiled with. Contraction off: host floats must be what Python computes.
 CXX_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
@@ -29,6 +32,13 @@ _PARSED = "dispatch.h.gch"
 #: Every model is its own world: it exports its interface only. As long as its threads live it holds itself in memory (library.cc).
 LINK_FLAGS = ("-shared", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,--build-id=none")
 LINK_LIBRARIES = ("-ldl", "-lpthread", "-lm")
+
+#: What a library that zig makes may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4. It is
+#: there on all newer systems, so that all boards share one compiled runtime.
+DEFAULT_GLIBC = "2.27"
+#: zig checks for undefined behaviour in what it compiles unless told otherwise, and the default of clang is libc++ with debug information.
+_ZIG_FLAGS = ("-fno-sanitize=undefined", "-g0")
+_ZIG_LINK_FLAGS = ("-s",)
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,7 @@ def compiler_of(
 
 
 def find_compiler() -> Compiler:
-    """Return the C++ compiler: what ``CXX`` says (it may have options), or the first of g++, c++ and clang++.
+    """Return the C++ compiler: what ``CXX`` says (it may have options), or the first of g++, c++ and clang++, or zig.
 
     Raises
     ------
@@ -176,7 +186,33 @@ def find_compiler() -> Compiler:
     for name in ("g++", "c++", "clang++"):
         if path := shutil.which(name):
             return compiler_of((path,))
-    raise CompileError("there is no C++ compiler: install g++ (Debian and Ubuntu: apt-get install g++), or set CXX")
+    if has_zig():
+        return zig(this_arch())
+    raise CompileError(
+        "there is no C++ compiler: install g++ (Debian and Ubuntu: apt-get install g++), or pip install 'dycl-tvm[cross]', or set CXX"
+    )
+
+
+def link_shared(library: str, objects: Sequence[str]) -> None:
+    """Make a shared library for this machine of object files."""
+    find_compiler().run(["-shared", "-fPIC", *objects, "-o", library], "link")
+
+
+def has_zig() -> bool:
+    """Tell whether the Python package is there that brings zig, a C++ compiler for all machines."""
+    return importlib.util.find_spec("ziglang") is not None
+
+
+@functools.lru_cache(maxsize=8)
+def zig(arch: str, glibc: str = DEFAULT_GLIBC) -> Compiler:
+    """Return the C++ compiler of the Python package ``ziglang``, for a machine and the newest glibc that a library may need."""
+    # The older one also runs where a newer one is asked for.
+    version = min(glibc, DEFAULT_GLIBC, key=lambda text: [int(n) for n in text.split(".")])
+    flags = ("-target", f"{arch}-linux-gnu.{version}", *_ZIG_FLAGS)
+    # Its compiled libc++ and libunwind are kept there. Left alone it would make a folder in the current directory.
+    kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache.cache_dir() / "zig")
+    environment = (("ZIG_GLOBAL_CACHE_DIR", kept), ("ZIG_LOCAL_CACHE_DIR", kept))
+    return compiler_of((sys.executable, "-m", "ziglang", "c++"), environment, flags, _ZIG_LINK_FLAGS)
 
 
 @functools.cache

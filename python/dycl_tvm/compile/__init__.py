@@ -27,6 +27,7 @@ from dycl_tvm.compile.on_device import OnDevice
 from dycl_tvm.compile.pipeline import KernelSet, legalise, to_kernels
 from dycl_tvm.compile.program import CopyTensor, KernelCall, KernelLibrary, Program
 from dycl_tvm.compile.stats import CompileStats
+from dycl_tvm.compile.weights import Link, link_with_tvm
 from dycl_tvm.hcfg.nodes import HCFG
 
 __all__ = ["DEFAULT_TUNING_SECONDS", "FAMILIES", "Accuracy", "CompileStats", "KernelOptions", "Lowered", "Placement", "has_amx", "lower"]
@@ -67,6 +68,7 @@ def lower(
     dedup: bool = True,
     plan: bool = True,
     options: KernelOptions | None = None,
+    link: Link = link_with_tvm,
 ) -> Lowered:
     """Compile an outlined HCFG.
 
@@ -88,6 +90,8 @@ def lower(
         False gives every value bytes of its own (the ablation).
     options : KernelOptions, optional
         How kernels are chosen.
+    link : callable, optional
+        Links the kernels that are run at build time.
 
     Raises
     ------
@@ -120,7 +124,7 @@ def lower(
     with _timed(stats, "fronts"):
         fronts = kernels.fronts(lists, table)
     with _timed(stats, "plan"):
-        lowering = Lowering(graph, lists, table.functions, plan, kernels.layouts, fronts.bounds.products)
+        lowering = Lowering(graph, lists, table.functions, plan, kernels.layouts, fronts.bounds.products, link)
         lowering.prepare_folding()
         program = lowering.run()
     with _timed(stats, "kernels"):

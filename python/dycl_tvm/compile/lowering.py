@@ -37,7 +37,7 @@ from dycl_tvm.compile.program import (
     StateHome,
     SwitchGoto,
 )
-from dycl_tvm.compile.weights import BuildTimeKernels, WeightTable, numbers_of, tensor_of
+from dycl_tvm.compile.weights import BuildTimeKernels, Link, WeightTable, link_with_tvm, numbers_of, tensor_of
 from dycl_tvm.hcfg.analysis import reverse_postorder
 from dycl_tvm.hcfg.nodes import (
     HCFG,
@@ -107,6 +107,8 @@ class Lowering:
         Which values are packed; the others are plain.
     products : sequence of (int, int)
         Sizes behind those of the graph: each is the product of two that come before it.
+    link : callable, optional
+        Links the kernels that are run at build time.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Lowering:
         share: bool = True,
         layouts: Layouts | None = None,
         products: Sequence[tuple[int, int]] = (),
+        link: Link = link_with_tvm,
     ) -> None:
         self.graph, self.lists, self.functions, self.share = graph, lists, functions, share
         self.layouts, self.products = layouts or Layouts(), products
@@ -152,6 +155,7 @@ class Lowering:
         self.instrs: dict[int, range] = {}
         self._folded: dict[Any, list[Any]] = {}
         self._fold_runner: BuildTimeKernels | None = None
+        self._link = link
 
     # -- driver --------------------------------------------------------------------------------------------------------
 
@@ -332,7 +336,7 @@ class Lowering:
             inputs.append((constant[0].reshape(lst.types[number].shape), constant))
         key = (call.symbol, tuple(self.table.digest(c[0]) for _, c in inputs))
         if key not in self._folded:
-            runner = BuildTimeKernels(self.functions, [call.symbol]) if self._fold_runner is None else self._fold_runner
+            runner = BuildTimeKernels(self.functions, [call.symbol], self._link) if self._fold_runner is None else self._fold_runner
             results = runner.run(call.symbol, [t for t, _ in inputs], [lst.types[n] for n in call.outputs])
             base = next((c[1] for _, c in inputs if c[1]), "constant")
             self._folded[key] = [(r, f"{base}.{call.symbol}") for r in results]
@@ -354,7 +358,7 @@ class Lowering:
                     lst = self.lists[step.callee.name]
                     known = {k for k, a in enumerate(step.args) if isinstance(a, Constant)} | set(lst.constants)
                     symbols.update((lst.calls[k].symbol, None) for k in sorted(constant_calls(lst, known, self._foldable)))
-        self._fold_runner = BuildTimeKernels(self.functions, list(symbols))
+        self._fold_runner = BuildTimeKernels(self.functions, list(symbols), self._link)
 
     def _kernel(self, call: Call) -> int:
         index = self.kernel_index.get(call.symbol)

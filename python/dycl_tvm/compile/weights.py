@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,16 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
     return made if array.size else torch.empty(made.shape, dtype=made.dtype)  # NumPy's strides of arrays without elements are 0
 
 
+#: Makes a shared library, the first path, of object files.
+Link = Callable[[str, Sequence[str]], None]
+#: By a compiler that TVM finds.
+link_with_tvm: Link = cc.create_shared
+
+
 class BuildTimeKernels:
     """Runs kernels on this machine while building, whatever the target is."""
 
-    def __init__(self, functions: dict[str, Any], symbols: Sequence[str]) -> None:
+    def __init__(self, functions: dict[str, Any], symbols: Sequence[str], link: Link = link_with_tvm) -> None:
         self._module: Any = None
         if not symbols:
             return
@@ -80,7 +86,7 @@ class BuildTimeKernels:
             for symbol, made in objects.items():
                 (folder / f"{symbol}.o").write_bytes(made.code)
             path = str(folder / "fold.so")
-            cc.create_shared(path, [str(folder / f"{symbol}.o") for symbol in objects])
+            link(path, [str(folder / f"{symbol}.o") for symbol in objects])
             self._module = tvm.runtime.load_module(path)
 
     def run(self, symbol: str, inputs: Sequence[torch.Tensor], outputs: Sequence[TensorType]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dycl_tvm import compile
 from dycl_tvm.codegen.machine import runs_here
+from dycl_tvm.codegen.toolchain import link_shared
 from dycl_tvm.compile import KernelOptions, Lowered
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.verify.budget import Budget, BuildBudget
@@ -62,7 +63,7 @@ def check_compiled(
     flow = check_program(graph, lowered, None, accuracy=accuracy, budget=left, reserve=_KERNELS * left.left, seed=seed)
     if level == "full":
         of_cpu = accuracy if accuracy in ("strict", "default") else "default"
-        other = compile.lower(graph, twin, options=KernelOptions(of_cpu))  # type: ignore[arg-type]
+        other = compile.lower(graph, twin, options=KernelOptions(of_cpu), link=link_shared)  # type: ignore[arg-type]
         found = dataclasses.replace(_check(graph, other, level, of_cpu, seed, left), twin=str(twin.attrs.get("mcpu", twin.kind)))
     else:
         found = Kernels(total=len(graph.sub_dnns()), reason="kernels of this target do not run on the machine that built them")

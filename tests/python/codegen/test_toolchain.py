@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -25,8 +26,22 @@ def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         toolchain.find_compiler()
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CompileError, match="install g"):
+    monkeypatch.setattr(toolchain, "has_zig", lambda: False)
+    with pytest.raises(CompileError, match=r"install g\+\+ .*pip install 'dycl-tvm\[cross\]'"):
         toolchain.find_compiler()
+
+
+def test_zig_where_there_is_no_other_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not toolchain.has_zig():
+        pytest.skip("without zig: pip install 'dycl-tvm[cross]'")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "two.c").write_text("int two(void) { return 2; }\n")
+    compiler = toolchain.find_compiler()
+    assert "ziglang" in compiler.command
+    compiler.run(["-x", "c", "-c", str(tmp_path / "two.c"), "-o", str(tmp_path / "two.o")], "compile")
+    toolchain.link_shared(str(tmp_path / "two.so"), [str(tmp_path / "two.o")])
+    assert ctypes.CDLL(str(tmp_path / "two.so")).two() == 2
 
 
 def test_objects_are_kept_until_something_changes(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
