@@ -155,6 +155,34 @@ def _broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple([t.expand(whole) for t in given])
 
 
+def _pixel_shuffle(t: Tensor, upscale_factor: int) -> Tensor:
+    r = upscale_factor
+    *batch, channels, h, w = t.shape
+    if not batch or type(channels) is not int or type(r) is not int or r < 1 or channels % r**2:
+        return _refuse("pixel_shuffle() of such channels")  # type: ignore[no-any-return]
+    made = t.reshape([*batch, channels // r**2, r, r, h, w]).permute([*range(len(batch) + 1), *[len(batch) + k for k in (3, 1, 4, 2)]])
+    return made.reshape([*batch, channels // r**2, h * r, w * r])
+
+
+def _pixel_unshuffle(t: Tensor, downscale_factor: int) -> Tensor:
+    r = downscale_factor
+    *batch, channels, h, w = t.shape
+    if not batch or type(r) is not int or r < 1:
+        return _refuse("pixel_unshuffle() by such a factor")  # type: ignore[no-any-return]
+    for size in (h, w):
+        if type(size % r) is not int or size % r:
+            require(size % r == 0, RuntimeError("pixel_unshuffle expects height and width to be divisible by the factor"))
+    made = t.reshape([*batch, channels, h // r, r, w // r, r]).permute([*range(len(batch) + 1), *[len(batch) + k for k in (2, 4, 1, 3)]])
+    return made.reshape([*batch, channels * r**2, h // r, w // r])
+
+
+def _channel_shuffle(t: Tensor, groups: int) -> Tensor:
+    batch, channels, *around = t.shape
+    if type(channels) is not int or type(groups) is not int or groups < 1 or channels % groups:
+        return _refuse("channel_shuffle() of such channels")  # type: ignore[no-any-return]
+    return t.reshape([batch, groups, channels // groups, *around]).transpose(1, 2).reshape(t.shape)
+
+
 def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     given = [t.reshape(-1) for t in flat(tensors)]
     order = list(range(len(given)))
@@ -343,6 +371,9 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(named("rot90", *_BOTH), _rot90),
     **dict.fromkeys(named("broadcast_tensors", *_BOTH), _broadcast_tensors),
     **dict.fromkeys(named("meshgrid", *_BOTH), _meshgrid),
+    torch.pixel_shuffle: _pixel_shuffle,
+    torch.pixel_unshuffle: _pixel_unshuffle,
+    torch.channel_shuffle: _channel_shuffle,
     **dict.fromkeys(named("outer ger", *_BOTH), _outer),
     **dict.fromkeys(named("dot vdot", *_BOTH), _dot),
     **dict.fromkeys(named("inner", *_BOTH), _inner),

@@ -73,7 +73,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.adaptive_avg_pool1d: _of_rows(3),
     **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},
     F.group_norm: _group_norm,
-    torch.pixel_shuffle: _of_rows(4),
     F.interpolate: _of_rows(),
     F.grid_sample: _grid_sample,
 }
