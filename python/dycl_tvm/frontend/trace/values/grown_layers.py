@@ -26,7 +26,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_shapes import most_of, one_length, pad_with
-from dycl_tvm.frontend.trace.values.grown_windows import Window, along, check_lengths, number_at
+from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, check_lengths, number_at
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.random import draw_some
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -93,7 +93,7 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
         return refuse_call(func, t)
     if list(t.lengths) == [0]:
         return new(layer(t.padded(), *others), 0, t.length)
-    return along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
+    return layer_along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _padded_along(func: Any, t: Grown, along: int, left: int, right: int, mode: 
 
     if along not in t.lengths:
         func(torch.zeros(1, 1, size), (left, right), mode)  # raises what PyTorch raises of it
-    return along(func, t, layer, {along: Window(1, left + right)})
+    return layer_along(func, t, layer, {along: Window(1, left + right)})
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------

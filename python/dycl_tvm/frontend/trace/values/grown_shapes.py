@@ -193,6 +193,15 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     return made
 
 
+def with_parts(func: Any, t: Grown) -> Any:
+    """View pairs of numbers as complex ones, or the other way round."""
+    if t.dim_() - 1 in t.lengths and func is torch.view_as_complex or not t.contiguous_:
+        return refuse_call(func, t)
+    made: Grown = cut(func(t.padded()), t.lengths)  # type: ignore[assignment]  # it grows
+    made.contiguous_ = True
+    return made
+
+
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     dim = dim % (t.dim_() + 1)
     return new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_)
@@ -384,6 +393,19 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     made = new(func(most_of(length), **kwargs).clone(), 0, length)
     made.below = length if whole else None
     return made
+
+
+def linspace(func: Any, start: Any, end: Any, steps: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    """Return so many numbers between two, as PyTorch computes them: from both ends."""
+    dtype, length = dtype or torch.get_default_dtype(), length_of_size(steps)
+    if not isinstance(length, Length) or dtype not in (torch.float32, torch.float64) or any(kwargs.values()):
+        return NotImplemented
+    if not all(type(x) in (int, float) for x in (start, end)):
+        return NotImplemented
+    at, last = torch.arange(most_of(length)), to_tensor(number(length) - 1, torch.int64)
+    step = (torch.tensor(end, dtype=dtype) - torch.tensor(start, dtype=dtype)) / last.clamp(min=1).to(dtype)
+    made = torch.where(at < (last + 1) // 2, start + step * at, end - step * (last - at))
+    return new(torch.where(last > 0, made, torch.tensor(start, dtype=dtype)), 0, length)
 
 
 def _steps(start: Any, end: Any) -> Extent | None:

@@ -57,7 +57,7 @@ def length_after(window: Window, length: Length) -> Length | int:
     return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
 
 
-def along(
+def layer_along(
     func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, Window], *others: torch.Tensor, fill: float = 0
 ) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
