@@ -350,14 +350,10 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:
     """Return a padded buffer, which holds the number behind its length already, and its length; what is negative takes something off."""
     (low_left, high_left), (low_right, high_right) = [bounded(n) if scalars.is_symbolic(n) else (n, n) for n in (left, right)]
-    known = combine("add", length, known_right) if left == 0 and (known_right := scalars.length_of(right)) is not None else None
     least, most = bounds_of(length)
-    if known is not None and combine("ge", known, 0) is True:
-        total: Extent = known  # type: ignore[assignment]  # a sum is a length
-    else:
-        size = as_number(length) + left + right
-        require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
-        total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
+    size = as_number(length) + left + right
+    require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
+    total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
     room = bounds_of(total)[1]
     if type(left) is int and left == 0:
         return fitted(whole, along, room, value), total
