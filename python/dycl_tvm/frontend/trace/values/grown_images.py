@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import equalized_buffers, extent_at
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
@@ -16,6 +17,7 @@ from dycl_tvm.frontend.trace.values.grown_composed import composed, refuse_here
 from dycl_tvm.frontend.trace.values.grown_math import Handler, dtype_of, new_in, refuse_call
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 
 
@@ -35,6 +37,8 @@ def _pixel_unshuffle(t: Tensor, downscale_factor: int) -> Tensor:
     if not batch or type(r) is not int or r < 1:
         return refuse_here("pixel_unshuffle() by such a factor")  # type: ignore[no-any-return]
     for size in (h, w):
+        if (scalars.bounds_of(size) or (0, 0))[0] < 1:
+            limit(scalars.operand_of(size > 0), "pixel_unshuffle() of no pixels leaves their number as it is")
         if type(size % r) is not int or size % r:
             require(size % r == 0, RuntimeError("pixel_unshuffle expects height and width to be divisible by the factor"))
     made = t.reshape([*batch, channels, h // r, r, w // r, r]).permute([*range(len(batch) + 1), *[len(batch) + k for k in (2, 4, 1, 3)]])

@@ -433,8 +433,10 @@ def full(func: Any, *args: Any, **kwargs: Any) -> Any:
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
-    if wanted is None or are_plain(wanted):
+    if wanted is None:
         return func(*buffers, *sizes, **kwargs)
+    if are_plain(wanted):
+        return func(*buffers, wanted, *rest, **kwargs)
     lengths = lengths_among(wanted)
     if lengths is None:
         return NotImplemented
