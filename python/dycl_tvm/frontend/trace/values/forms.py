@@ -53,7 +53,7 @@ class Form:
         return None if form.terms else (form.constant + low, form.constant + high)
 
     def of_one(self) -> tuple[Any, int, int]:
-        """Return one number, a factor and a constant; of several terms the number stands for their sum, without what all are multiples of."""
+        """Return one number, a factor and a constant; of several terms it stands for their sum, without what all are multiples of."""
         if len(self.terms) == 1:
             root, factor = next(iter(self.terms.items()))
             return root, factor, self.constant

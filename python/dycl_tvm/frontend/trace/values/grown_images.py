@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Images whose height and width are known only at run time: their pixels in channels, their windows as columns, and what is read between pixels."""
+"""Images whose sizes are known only at run time: their pixels in channels, their windows as columns, what is read between pixels."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def grid_sample(func: Any, x: Tensor, grid: Tensor, mode: Any = "bilinear", padd
     if rank != rank_of(grid) or rank - 1 in lengths:
         return refuse_call(func, x, grid)
     (images, places), batch = equalized_buffers([x, grid], [0, 0])
-    extents: dict[int, Extent] = {0: batch, **{1: n for d, n in own.items() if d == 1}}
+    extents: dict[int, Extent] = {0: batch, **{d: n for d, n in own.items() if d == 1}}
     extents |= {d + 1: n for d, n in lengths.items() if d}  # where the images have their channels
     if not any(d > 1 for d in own):
         return new_in(func(images, places, mode, padding_mode, align_corners), extents)

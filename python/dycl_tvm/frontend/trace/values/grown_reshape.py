@@ -16,8 +16,8 @@ import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, moved_apart, multiplied, new_in, refuse_call
 from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
@@ -176,7 +176,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         sizes = [t.buffer.shape[d] for d in own]
         splits = splits and (sum(n != 1 for n in sizes) == 1 if at else _splits(sizes, [asked[d] for d in others]))
         for d, w in zip(length, at):
-            room, shape[w] = t.lengths[d].bounds[1], asked[w].bounds[1]
+            room, shape[w] = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
             cut_off = cut_off or room != t.buffer.shape[d]
             whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
     if not t.contiguous_ and not splits:  # it is a view, or a copy

@@ -301,9 +301,9 @@ def _binary(op: str, swapped: bool) -> Any:
                 base, more = self.node.base
                 result.node.base = (base, more + (other if op == "add" else -other))
             if affine is None and result.node.bounds is not None and (form := form_after(op, first, second)) is not None:
-                known = form.bounds()
-                if known is not None and known[0] == known[1]:
-                    return known[0]
+                ends = form.bounds()
+                if ends is not None and ends[0] == ends[1]:
+                    return ends[0]
                 note_form(result, form)
         if affine is not None:
             return grown(result, affine)
