@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What numbers of a graph are at sizes of a call, where they follow from these alone: operands of a kernel are drawn as a call may give them."""
+"""What numbers of a graph are at sizes of a call, if they follow from these alone: operands of a check are as a call may give them."""
 
 from __future__ import annotations
 
