@@ -58,6 +58,9 @@ def _columns(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 
     if input.dim() != 4 or any(len(n) != 2 or type(n[0]) is not int or type(n[1]) is not int for n in numbers):
         return refuse_here("unfold() with such arguments")  # type: ignore[no-any-return]
     sizes, apart, pads, steps = numbers
+    for size in input.shape[1:]:
+        if (scalars.bounds_of(size) or (0, 0))[0] < 1:
+            require(size > 0, RuntimeError("unfold() of images without channels or pixels"))
     t = F.pad(input, (pads[1], pads[1], pads[0], pads[0]))
     for k in range(2):
         t = t.unfold(2 + k, (sizes[k] - 1) * apart[k] + 1, steps[k])[..., :: apart[k]]

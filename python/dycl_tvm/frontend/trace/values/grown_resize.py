@@ -47,7 +47,7 @@ def interpolate(
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     dims = range(2, rank_of(x))
     own: list[Extent] = [extent_at(x, rank_of(x) - d) for d in dims]  # type: ignore[misc]  # all are there
-    for n in [*own, *(m for m, _ in asked)]:
+    for n in [*own, *(m for m, _ in asked if mode != "area")]:
         if bounds_of(n)[0] < 1:
             require(as_number(n) > 0, RuntimeError("Input and output sizes should be greater than 0"))
     extents: dict[int, Extent] = dict(zip(dims, [m for m, _ in asked]))
