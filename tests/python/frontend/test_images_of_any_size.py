@@ -164,6 +164,7 @@ SIZES = {
         x + F.conv_transpose2d(F.max_pool2d(x, 2), torch.ones(2, 2, 3, 3), stride=2)[:, :, : x.shape[2], : x.shape[3]]
     ),
     "tokens": lambda x: (x.flatten(2).mT * 2 + x.flatten(2).mT.mean(1, keepdim=True)).mT.view(x.shape),
+    "rows": lambda x: (x.flatten(1, 2), x.reshape(x.shape[0], 2 * x.shape[2], -1), x.transpose(1, 2).reshape(x.shape[0], -1, x.shape[3])),
     "channels": lambda x: F.channel_shuffle(x, 2).unflatten(1, (2, 1)),
 }
 

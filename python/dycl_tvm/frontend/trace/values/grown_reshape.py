@@ -217,8 +217,7 @@ def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bo
     d, w = lengths[0], left[0]
     rooms = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
     behind = [math.prod(sizes) for sizes in (t.buffer.shape[d + 1 : own.stop], asked[w + 1 : others.stop])]  # type: ignore[arg-type]
-    before = [math.prod(sizes) for sizes in (t.buffer.shape[own.start : d], asked[others.start : w])]  # type: ignore[arg-type]
-    return before[0] == before[1] and rooms[0] * behind[0] == rooms[1] * behind[1]
+    return rooms[0] * behind[0] == rooms[1] * behind[1]  # so there is as much before them
 
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
