@@ -224,6 +224,7 @@ def test_empty_ones():
         lambda x: x + torch.linspace(0, 2, x.shape[3]),
     ):
         compare(model, (2, 4, 4, 4), EMPTY)
+    compare(lambda x: (F.unfold(x, 2), x.reshape(x.shape[3] - 1, 0)), (0, 1, 4, 4), {3: Dim("W", min=2, max=4)})
     with pytest.raises(LimitError, match="pixel_unshuffle"):
         compare(lambda x: F.pixel_unshuffle(x, 2), (2, 4, 4, 4), {2: Dim("H", min=0, max=4)})
 

@@ -18,7 +18,17 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number
-from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, moved_apart, multiplied, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import (
+    Handler,
+    at_front,
+    count_in,
+    dtype_of,
+    flat,
+    moved_apart,
+    multiplied,
+    new_in,
+    refuse_call,
+)
 from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -30,6 +40,8 @@ _T = torch.Tensor
 def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     """Give the elements another shape."""
     wanted = flat(sizes)
+    if 0 in _sizes(t) and any(type(n) is int and n == 0 for n in wanted) and not any(type(n) is int and n == -1 for n in wanted):
+        return _of_nothing(func, t, wanted)
     several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1
     return _of_several(func, t, wanted) if several else _of_one(func, t, wanted)
 
@@ -42,6 +54,16 @@ def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
     merged = [d for d in t.lengths if first <= d <= last]
     count: Any = -1 if merged and len(t.lengths) == 1 else count_in(t, range(first, last + 1))
     return reshape(_T.reshape, t, [*t.sizes()[:first], count, *t.sizes()[last + 1 :]])
+
+
+def _of_nothing(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give no elements another shape of none: no size of it has to be one of the tensor's."""
+    asked = [n if type(n) is int else length_of_size(n) for n in wanted]
+    if None in asked:
+        return refuse_call(func, t)
+    made = new_in(torch.zeros([bounds_of(n)[1] for n in asked], dtype=dtype_of(t)), dict(enumerate(asked)))
+    stands_for_a_view(made, t)
+    return made
 
 
 # -- one length ---------------------------------------------------------------------------------------------------------------
