@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.aligned import broadcast
+from dycl_tvm.frontend.trace.values.aligned import broadcast, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, as_size, bounds_of, is_size
 from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, cut, grown, number
@@ -51,7 +51,13 @@ def is_contiguous(t: torch.Tensor) -> bool:
 def flat(sizes: tuple[Any, ...]) -> list[Any]:
     """Return sizes or dimensions that were given one by one, or as one list."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    return [as_size(n) if is_size(n) else n for n in given]
+    return [as_size(n) if is_size(n) else _plain(n) for n in given]
+
+
+def _plain(n: Any) -> Any:
+    """Return a number of the run that can only be one as that."""
+    known = n.node.bounds if is_symbolic(n) and n.node.length is None else None
+    return known[0] if known is not None and known[0] == known[1] else n
 
 
 def masked(t: torch.Tensor, along: int, length: Length, fill: Any) -> torch.Tensor:
@@ -139,8 +145,12 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
-    leads = args and args[0] is first and first.contiguous_ and list(buffer(first).shape) == list(result.shape)  # PyTorch lays out as it
-    made.contiguous_ = form is torch.contiguous_format or (form is None and (leads or all(map(is_contiguous, tensors))))
+    plain = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
+    leads = form is None and args and args[0] is first and list(buffer(first).shape) == list(result.shape)
+    if not plain and leads and all(is_same(n, extents[first.dim_() - d]) for d, n in first.lengths.items()):
+        made.order = first.order  # PyTorch lays a result out as the first operand
+    else:
+        made.contiguous_ = plain
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = combine("add", first.below, args[1])  # type: ignore[assignment]  # a sum is a length
     return made

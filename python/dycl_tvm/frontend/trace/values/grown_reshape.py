@@ -16,9 +16,19 @@ import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
-from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, moved_apart, multiplied, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown_math import (
+    Handler,
+    at_front,
+    count_in,
+    dtype_of,
+    flat,
+    moved_apart,
+    multiplied,
+    new_in,
+    refuse_call,
+)
 from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -30,6 +40,8 @@ _T = torch.Tensor
 def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     """Give the elements another shape."""
     wanted = flat(sizes)
+    if 0 in _sizes(t) and any(type(n) is int and n == 0 for n in wanted) and not any(type(n) is int and n == -1 for n in wanted):
+        return _of_nothing(func, t, wanted)
     several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1
     return _of_several(func, t, wanted) if several else _of_one(func, t, wanted)
 
@@ -42,6 +54,16 @@ def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
     merged = [d for d in t.lengths if first <= d <= last]
     count: Any = -1 if merged and len(t.lengths) == 1 else count_in(t, range(first, last + 1))
     return reshape(_T.reshape, t, [*t.sizes()[:first], count, *t.sizes()[last + 1 :]])
+
+
+def _of_nothing(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give no elements another shape of none: no size of it has to be one of the tensor's."""
+    asked = [n if type(n) is int else length_of_size(n) for n in wanted]
+    if None in asked:
+        return refuse_call(func, t)
+    made = new_in(torch.zeros([bounds_of(n)[1] for n in asked], dtype=dtype_of(t)), dict(enumerate(asked)))
+    stands_for_a_view(made, t)
+    return made
 
 
 # -- one length ---------------------------------------------------------------------------------------------------------------
@@ -163,60 +185,61 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         return refuse_call(func, t)
     if -1 in asked:
         asked[asked.index(-1)] = _left_over(func, t, asked)
-    kept = _kept(t, asked)
-    opened: list[int] = []
-    splits = True
-    for own, others in _between(t, asked, kept):
-        lengths, left = [d for d in own if d in t.lengths], [d for d in others if isinstance(asked[d], Length)]
-        sizes, rest = [t.buffer.shape[d] for d in own], [asked[d] for d in others]
-        if len(lengths) == len(left) == 1:
-            opened += lengths
-        elif lengths or left or math.prod(sizes) != math.prod(rest):
-            return _moved(func, t, asked)
-        splits = splits and (bool(lengths) or _splits(sizes, rest))
-    shape = [as_number(n) for n in asked]
-    for d, w in kept.items():
-        shape[w] = t.buffer.shape[d]
-    lengths_kept = {w: t.lengths[d] for d, w in kept.items()}
-    if len(opened) > 1:
+    groups = _groups(_sizes(t), asked)
+    if groups is None or not all(_is_view(t, asked, *group) for group in groups):
         return _moved(func, t, asked)
-    if opened:
-        return _opened(func, t, shape, opened[0], lengths_kept)
+    whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
+    splits, cut_off = True, False
+    for own, others in groups:
+        at, length = [d for d in others if not isinstance(asked[d], int)], [d for d in own if d in t.lengths]
+        if len(own) == len(others) == 1:  # it stays what it is
+            shape[others[0]] = t.buffer.shape[own[0]]
+            continue
+        sizes = [t.buffer.shape[d] for d in own]
+        splits = splits and (sum(n != 1 for n in sizes) == 1 if at else _splits(sizes, [asked[d] for d in others]))
+        for d, w in zip(length, at):
+            room, shape[w] = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
+            cut_off = cut_off or room != t.buffer.shape[d]
+            whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
     if not t.contiguous_ and not splits:  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return new_in(func(t.padded(), shape), lengths_kept, t.contiguous_)
+    made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, t.contiguous_)
+    if cut_off:
+        stands_for_a_view(made, t)
+    return made
 
 
-def _opened(func: Any, t: Grown, shape: list[Any], opened: int, kept: dict[int, Length]) -> Any:
-    """Change the part between dimensions that are kept in which one length is: the others are as long as the buffer meanwhile."""
-    part: Any = cut(t.padded(), {opened: t.lengths[opened]})
-    part.order = t.order
-    made = _of_one(func, part, shape)
-    lengths = made.lengths if isinstance(made, Grown) else {}
-    stands_for_a_view(made, t)
-    known = t.contiguous_ and (not lengths or made.contiguous_)
-    return new_in(made.padded() if isinstance(made, Grown) else made, {**kept, **lengths}, known)
-
-
-def _kept(t: Grown, asked: Sequence[Any]) -> dict[int, int]:
-    """Return which lengths stay what they are, in their order: the dimension of each, and that in the new shape."""
-    found: dict[int, int] = {}
-    own = list(t.lengths)
-    for d, size in enumerate(asked):
-        same = next((k for k, of in enumerate(own) if isinstance(size, Length) and is_same(t.lengths[of], size)), None)
-        if same is not None:
-            found[own[same]] = d
-            del own[: same + 1]
+def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[range, range]] | None:
+    """Return the fewest dimensions of one shape and another that have as many elements, from the first on; None if that is not known."""
+    found, i, j = [], 0, 0
+    while i < len(sizes) or j < len(wanted):
+        a, b = i, j
+        i, j = min(i + 1, len(sizes)), min(j + 1, len(wanted))
+        while True:
+            (n, lengths), (m, others) = without(_product(sizes[a:i]), _product(wanted[b:j]))
+            if (n, lengths) == (m, others):
+                break
+            first = len(lengths) < len(others) if not (lengths and others) and len(lengths) != len(others) else n < m
+            if (lengths and others) or (first and i == len(sizes)) or (not first and j == len(wanted)):
+                return None
+            i, j = (i + 1, j) if first else (i, j + 1)
+        found.append((range(a, i), range(b, j)))
     return found
 
 
-def _between(t: Grown, asked: Sequence[Any], kept: dict[int, int]) -> list[tuple[range, range]]:
-    """Return the dimensions between those that are kept, of the tensor and of the new shape."""
-    ends = [*kept.items(), (t.dim_(), len(asked))]
-    begins = [(0, 0), *[(d + 1, w + 1) for d, w in kept.items()]]
-    return [(range(a, c), range(b, d)) for (a, b), (c, d) in zip(begins, ends)]
+def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bool:
+    """Whether the elements of dimensions lie in the buffer of other ones as they do in that of a tensor: what is there is at its front."""
+    lengths, left = [d for d in own if d in t.lengths], [d for d in others if not isinstance(asked[d], int)]
+    if len(own) == len(others) == 1 or not (lengths or left):
+        return True
+    if len(lengths) != 1 or len(left) != 1:
+        return False
+    d, w = lengths[0], left[0]
+    rooms = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
+    behind = [math.prod(sizes) for sizes in (t.buffer.shape[d + 1 : own.stop], asked[w + 1 : others.stop])]  # type: ignore[arg-type]
+    return rooms[0] * behind[0] == rooms[1] * behind[1]  # so there is as much before them
 
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:

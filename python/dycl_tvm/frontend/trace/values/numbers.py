@@ -21,12 +21,13 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
+from dycl_tvm.frontend.trace.values.forms import Form
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
-from dycl_tvm.frontend.trace.values.products import note_product
+from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_sum
 from dycl_tvm.frontend.trace.values.raising import check
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
@@ -48,7 +49,9 @@ class Node:
     length : Length or None
         How it grows from trip to trip of a loop, if it does so steadily.
     base : (Value, int)
-        A number, and by how much this one is larger.
+        A number, or what stands for it, and by how much this one is larger.
+    form : Form or None
+        Of which numbers it is a sum, if it is more than that.
     counted : object or None
         The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
     test : Test, NumberTest or None
@@ -59,7 +62,8 @@ class Node:
         self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
         self.length: Length | None = None
-        self.base: tuple[Value, int] = (value, 0)
+        self.base: tuple[Any, int] = (value, 0)
+        self.form: Form | None = None
         self.counted: Any = None
         self.test: Any = None
 
@@ -296,6 +300,8 @@ def _binary(op: str, swapped: bool) -> Any:
             if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
                 base, more = self.node.base
                 result.node.base = (base, more + (other if op == "add" else -other))
+            if affine is None and (plain := note_sum(result, op, first, second)) is not None:
+                return plain
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
@@ -319,6 +325,8 @@ def counted_by(x: Any, loop: Any = None) -> Any:
 def _by_bounds(op: str, a: Any, b: Any) -> bool | None:
     """Return the truth of a comparison if it follows from the bounds of the numbers."""
     of_a, of_b = bounds_of(a), bounds_of(b)
+    if (apart_by := difference_of(a, b)) is not None:
+        of_a, of_b = apart_by, (0, 0)
     found = {COMPARE[op](x, y) for x in of_a for y in of_b} if of_a and of_b else {True, False}
     apart = of_a and of_b and (of_a[1] < of_b[0] or of_b[1] < of_a[0])
     return found.pop() if len(found) == 1 and (apart or op not in ("eq", "ne")) else None
@@ -407,6 +415,11 @@ def _signed(op: str) -> Any:
         value, type_ = (self.node.value, FLOAT) if self.node.kind == "float" else (as_int(self.node.value), INT)
         made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
         made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
+        if made.node.bounds is None or made.node.kind != "int":
+            return made
+        if (affine := _affine("mul", self, -1)) is not None:
+            return grown(made, affine)  # type: ignore[arg-type]  # it has a factor
+        note_sum(made, "mul", self, -1)
         return made
 
     return method
