@@ -116,6 +116,12 @@ Affine = Length | int
 COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
+def root_of(length: Length) -> tuple[Value, int, int]:
+    """Return a length by the first of the numbers that are known to be so far apart: equal ones are equal."""
+    root, offset = length.counter.base or (length.counter.value, 0)
+    return root, length.factor, length.constant + length.factor * offset
+
+
 def combine(op: str, a: Affine, b: Affine) -> Affine | None:
     """Return what arithmetic makes of lengths, or the truth of a comparison; None if it is no length, or not known."""
     if op in ("add", "sub"):

@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import note_product
 from dycl_tvm.frontend.trace.values.raising import check
+from dycl_tvm.frontend.trace.values.sums import note_sum
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -293,9 +294,8 @@ def _binary(op: str, swapped: bool) -> Any:
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
-            if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
-                base, more = self.node.base
-                result.node.base = (base, more + (other if op == "add" else -other))
+            if op in ("add", "sub") and all(type(x) is int or (is_symbolic(x) and x.node.is_int()) for x in (self, other)):
+                note_sum(result, first, second, 1 if op == "add" else -1)
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from dycl_tvm.frontend.trace.session import OfOneRun, current
-from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.lengths import Length, root_of
 from dycl_tvm.hcfg.nodes import Value
 
 #: A number, and lengths: their product.
@@ -22,17 +22,11 @@ class _Products(OfOneRun):
         self.factors: dict[Value, Factors] = {}
 
 
-def _root(length: Length) -> tuple[Value, int, int]:
-    """Return a length by the first of the numbers that are known to be so far apart: equal ones are equal."""
-    root, offset = length.counter.base or (length.counter.value, 0)
-    return root, length.factor, length.constant + length.factor * offset
-
-
 def factors_of(extent: Length | int) -> Factors:
     """Return what a length is the product of: itself, if nothing else is known."""
     if isinstance(extent, int):
         return extent, ()
-    root, factor, constant = _root(extent)
+    root, factor, constant = root_of(extent)
     found = None if constant else current().get(_Products).factors.get(root)
     if found is not None:
         return factor * found[0], found[1]
@@ -57,7 +51,7 @@ def note_product(made: Any, a: Any, b: Any) -> None:
         return
     number, lengths = of_a[0] * of_b[0], (*of_a[1], *of_b[1])
     products = current().get(_Products)
-    key = (number, tuple(sorted((id(root), factor, constant) for root, factor, constant in map(_root, lengths))))
+    key = (number, tuple(sorted((id(root), factor, constant) for root, factor, constant in map(root_of, lengths))))
     first = products.first.setdefault(key, made.node.value)
     products.factors.setdefault(first, (number, lengths))
     made.node.base = (first, 0)
@@ -67,7 +61,7 @@ def without(factors: Factors, taken: Factors) -> tuple[Factors, Factors]:
     """Return what is left of two products of which the lengths that both have are taken away."""
     left, rest = [], list(taken[1])
     for n in factors[1]:
-        same = next((m for m in rest if _root(m) == _root(n)), None)
+        same = next((m for m in rest if root_of(m) == root_of(n)), None)
         if same is None:
             left.append(n)
         else:

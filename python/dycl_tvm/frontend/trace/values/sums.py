@@ -1,0 +1,46 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Sums of numbers that are known only at run time: which numbers each was computed of, so that equal ones are known to be equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dycl_tvm.frontend.trace.session import OfOneRun, current
+from dycl_tvm.frontend.trace.values.lengths import root_of
+from dycl_tvm.hcfg.nodes import Value
+
+#: A number, and how often others are added to it.
+Terms = tuple[int, dict[Value, int]]
+
+
+class _Sums(OfOneRun):
+    """The first sum of the same terms, with the number in it, and what the terms of such a sum are."""
+
+    def __init__(self) -> None:
+        self.first: dict[frozenset[tuple[Value, int]], tuple[Value, int]] = {}
+        self.terms: dict[Value, Terms] = {}
+
+
+def _terms(x: Any) -> Terms:
+    """Return the terms of a number of the run, or of a plain one."""
+    if type(x) is int:
+        return x, {}
+    root, factor, constant = (x.node.base[0], 1, x.node.base[1]) if x.node.length is None else root_of(x.node.length)
+    own, others = current().get(_Sums).terms.get(root, (0, {root: 1}))
+    return constant + factor * own, {value: factor * often for value, often in others.items()}
+
+
+def note_sum(made: Any, a: Any, b: Any, sign: int) -> None:
+    """Let a sum, or a difference, of two ints be known as one of the same terms that was computed before, or as one of them."""
+    (constant, terms), (more, others) = _terms(a), _terms(b)
+    constant += sign * more
+    for value, often in others.items():
+        terms[value] = terms.get(value, 0) + sign * often
+    terms = {value: often for value, often in terms.items() if often}
+    if list(terms.values()) == [1]:
+        made.node.base = (next(iter(terms)), constant)
+    elif terms:
+        sums = current().get(_Sums)
+        first, own = sums.first.setdefault(frozenset(terms.items()), (made.node.value, constant))
+        sums.terms.setdefault(first, (own, terms))
+        made.node.base = (first, constant - own)
