@@ -51,9 +51,11 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_pooling import SIZED as POOLS
 from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
 from dycl_tvm.frontend.trace.values.grown_reshape import HANDLERS as RESHAPE
+from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
 from dycl_tvm.frontend.trace.values.grown_shapes import (
@@ -264,6 +266,8 @@ HANDLERS: dict[Any, Handler] = {
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     **DRAWS,
+    **POOLS,
+    **RESIZE,
     torch.arange: arange,
     **dict.fromkeys([torch.topk, _T.topk], topk),
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),

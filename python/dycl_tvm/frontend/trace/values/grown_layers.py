@@ -7,117 +7,32 @@ the length, and so does which lengths PyTorch refuses: that is tried.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
-from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
+from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     dtype_of,
-    filled,
     flat,
     masked,
-    mean,
     multiplied,
     new,
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, most_of, one_length, pad_with
-from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.frontend.trace.values.numbers import operand_of
+from dycl_tvm.frontend.trace.values.grown_shapes import most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_windows import Window, along, check_lengths, number_at
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.random import draw_some
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
-from dycl_tvm.hcfg.nodes import Value
 
 _T = torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Window:
-    """How long a result is: ``(times * n + more) // step`` for a length ``n``."""
-
-    times: int
-    more: int
-    step: int = 1
-
-    def of(self, n: int) -> int:
-        """Return it for a number."""
-        return (self.times * n + self.more) // self.step
-
-
-class _Quotients(OfOneRun):
-    """What stands for quotients of lengths: one object for those that are equal."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, Any] = {}
-
-
-def _length_of(window: _Window, length: Length) -> Length | int:
-    """Return how long a result is; it is not negative."""
-    factor, constant = window.times * length.factor, window.times * length.constant + window.more
-    if factor % window.step == 0:
-        return Length(length.counter, factor // window.step, constant // window.step)
-    value = operand_of((number(length) * window.times + window.more) // window.step)
-    if not isinstance(value, Value):
-        return int(value)
-    low, high = (window.of(n) for n in length.bounds)
-    root, offset = length.counter.base or (length.counter, 0)
-    key = (id(root), factor, constant + factor * offset, window.step)  # the counter is the root and the offset
-    base = current().get(_Quotients).known.setdefault(key, (object(), root))
-    return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
-
-
-def _along(
-    func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, _Window], *others: torch.Tensor, fill: float = 0
-) -> Any:
-    """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
-
-    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself.
-    """
-    whole = filled(t, fill, windows)
-    for d, window in windows.items():
-        if d in t.lengths:
-            _check_lengths(func, t, d, layer, window, others)
-    extents = {d: _length_of(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
-    return cut_anew(layer(whole, *others), extents, True)
-
-
-def _check_lengths(func: Any, t: Grown, along: int, layer: Any, window: _Window, others: tuple[torch.Tensor, ...]) -> None:
-    """Raise at run time what PyTorch raises of tensors that are too short: it is asked for each length, from the least on."""
-    length, error = t.lengths[along], None
-    least, most = length.bounds
-    taken: list[int] = []
-    given = [(tuple(o.shape), o.dtype) for o in others]
-    for n in range(max(least, 0), most + 1):
-        shape = [n if d == along else size for d, size in enumerate(t.buffer.shape)]
-        try:
-            with apart(), plainly():
-                made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
-        except (RuntimeError, ValueError, IndexError) as raised:
-            error = raised
-            continue
-        if made.shape[along] != window.of(n):
-            refuse_call(func, t)
-        if error is not None:
-            fine = functools.reduce(operator.or_, [number(length) == k for k in taken], number(length) >= n)
-            require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
-        if n > 1:
-            return
-        taken.append(n)
-    if error is not None:  # PyTorch refuses all other lengths, up to the longest
-        require(functools.reduce(operator.or_, [number(length) == k for k in taken]) if taken else False, error)
 
 
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
@@ -136,10 +51,10 @@ def convolution(
     def layer(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         return func(x, others[0], others[1] if others[1:] else None, stride, padding, dilation, groups)  # type: ignore[no-any-return]
 
-    def window(size: int, at: int) -> _Window:
-        step, reach = _at(stride, at), _at(dilation, at) * (size - 1)
-        around = reach if padding == "same" else 0 if padding == "valid" else 2 * _at(padding, at)
-        return _Window(1, around - reach - 1 + step, step)
+    def window(size: int, at: int) -> Window:
+        step, reach = number_at(stride, at), number_at(dilation, at) * (size - 1)
+        around = reach if padding == "same" else 0 if padding == "valid" else 2 * number_at(padding, at)
+        return Window(1, around - reach - 1 + step, step)
 
     return _convolved(func, t, weight, bias, layer, window)
 
@@ -161,14 +76,14 @@ def transposed(
         found: torch.Tensor = func(x, others[0], others[1] if others[1:] else None, stride, padding, output_padding, groups, dilation)
         return found
 
-    def window(size: int, at: int) -> _Window:
-        step, reach = _at(stride, at), _at(dilation, at) * (size - 1)
-        return _Window(step, reach + _at(output_padding, at) + 1 - step - 2 * _at(padding, at))
+    def window(size: int, at: int) -> Window:
+        step, reach = number_at(stride, at), number_at(dilation, at) * (size - 1)
+        return Window(step, reach + number_at(output_padding, at) + 1 - step - 2 * number_at(padding, at))
 
     return _convolved(func, t, weight, bias, layer, window)
 
 
-def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], _Window]) -> Any:
+def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], Window]) -> Any:
     others = [x for x in (weight, bias) if x is not None]
     if any(isinstance(x, Grown) for x in others):
         return refuse_call(func, t)
@@ -178,73 +93,10 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
         return refuse_call(func, t)
     if list(t.lengths) == [0]:
         return new(layer(t.padded(), *others), 0, t.length)
-    return _along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
+    return along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
 
 
-def _at(numbers: Any, at: int) -> int:
-    """Return one of the numbers of a layer, which may be one for all dimensions."""
-    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers]
-    return int(numbers[at if len(numbers) > 1 else 0])
-
-
-# -- pooling, padding, resampling ---------------------------------------------------------------------------------------------------
-def max_pool(
-    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False, **indices: Any
-) -> Any:
-    """Take the largest of neighbours."""
-    if ceil_mode or any(indices.values()) or not t.is_floating():
-        return refuse_call(func, t)
-
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        return func(x, kernel_size, stride, padding, dilation)  # type: ignore[no-any-return]
-
-    return _pooled(func, t, layer, kernel_size, stride, padding, dilation, -math.inf)
-
-
-def average_pool(
-    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
-) -> Any:
-    """Take the mean of neighbours, of which the padding is part or not."""
-    plain = count_include_pad or padding in (0, (0,), [0])
-    if ceil_mode or not (plain or t.is_floating()):
-        return refuse_call(func, t)
-
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = func(x, kernel_size, stride, padding)
-        if plain or not isinstance(x, StagedTensor):
-            return made
-        first = t.dim_() - _AROUND[func]
-        there = torch.ones([1 if d < first else n for d, n in enumerate(x.shape)], dtype=dtype_of(t))
-        for d, length in t.lengths.items():
-            there = there if d < first else masked(there, d, length, 0)
-        return made / func(there, kernel_size, stride, padding)  # the share of each window that is no padding
-
-    return _pooled(func, t, layer, kernel_size, stride, padding, 1, 0)
-
-
-def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
-    around = _AROUND[func]
-    first, stride = t.dim_() - around, stride if stride not in (None, (), []) else kernel_size
-    if first not in (1, 2) or any(d < first and not (d == 0 and first == 2) for d in t.lengths):
-        return refuse_call(func, t)
-
-    def window(at: int) -> _Window:
-        step = _at(stride, at)
-        return _Window(1, 2 * _at(padding, at) - _at(dilation, at) * (_at(kernel_size, at) - 1) - 1 + step, step)
-
-    return _along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
-
-
-def adaptive_average(func: Any, t: Grown, output_size: Any) -> Any:
-    """Take the mean of all neighbours, where one element is to be left of each dimension."""
-    around = _AROUND[func]
-    sizes = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * around
-    first = t.dim_() - around
-    if first not in (1, 2) or sizes != [1] * around or any(0 < d < first for d in t.lengths):
-        return refuse_call(func, t)
-    return mean(torch.mean, t, list(range(first, t.dim_())), True)
-
-
+# -- padding ---------------------------------------------------------------------------------------------------------------------
 def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     """Pad with a number, or with elements that the last dimensions have, one of them after the other."""
     if mode == "constant":
@@ -282,24 +134,7 @@ def _padded_along(func: Any, t: Grown, along: int, left: int, right: int, mode: 
 
     if along not in t.lengths:
         func(torch.zeros(1, 1, size), (left, right), mode)  # raises what PyTorch raises of it
-    return _along(func, t, layer, {along: _Window(1, left + right)})
-
-
-def interpolate(
-    func: Any, t: Grown, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None, **others: Any
-) -> Any:
-    """Repeat each element: what is in between of two, as other modes have it, is another number at the end."""
-    scales = list(scale_factor) if isinstance(scale_factor, (tuple, list)) else [scale_factor] * (t.dim_() - 2)
-    around = [d for d in t.lengths if d > 0]
-    if mode != "nearest" or size is not None or any(others.values()) or len(scales) != t.dim_() - 2 or 1 in around:
-        return refuse_call(func, t)
-    windows = {}
-    for d in around:
-        scale = scales[d - 2]
-        if scale is None or isinstance(scale, torch.Tensor) or int(scale) != scale or scale < 1:
-            return refuse_call(func, t)
-        windows[d] = _Window(int(scale), 0)
-    return _along(func, t, lambda x: func(x, scale_factor=scale_factor, mode=mode), windows)
+    return along(func, t, layer, {along: Window(1, left + right)})
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------
@@ -353,7 +188,7 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
             return refuse_call(func, t)
         return new_in(F.group_norm(t.padded(), groups, weight, bias, eps), t.lengths, t.contiguous_)
     for d in mixed:
-        _check_lengths(func, t, d, lambda x: func(x, groups) if func is F.group_norm else func(x), _Window(1, 0), ())
+        check_lengths(func, t, d, lambda x: func(x, groups) if func is F.group_norm else func(x), Window(1, 0), ())
     dims, parts = [2, *range(3, len(shape) + 1)], [shape[0], groups, shape[1] // groups, *shape[2:]]
     whole = t.padded().reshape(parts).double()  # the mean may be far larger than what is about it
     count = to_tensor(multiplied(mixed.values()), whole.dtype) * math.prod(parts[d] for d in dims if d - 1 not in mixed)
@@ -432,12 +267,6 @@ def _is_scattered(shape: tuple[int, ...], order: tuple[int, ...], along: int, th
     return torch.where(there == 1, torch.tensor(is_scattered(1)), torch.tensor(is_scattered(2)))
 
 
-#: How many dimensions a layer mixes.
-_AROUND: dict[Any, int] = {
-    **dict.fromkeys([F.max_pool1d, torch.max_pool1d, F.avg_pool1d, torch.avg_pool1d], 1),
-    **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], 1),
-    **dict.fromkeys([F.max_pool2d, torch._C._nn.avg_pool2d, torch._C._nn.adaptive_avg_pool2d], 2),
-}
 _CONVOLUTIONS = [torch.conv1d, torch.conv2d, torch.conv3d]
 _TRANSPOSED = [torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d]
 _LIKE = {torch.rand_like: "uniform", torch.randn_like: "normal"}
@@ -445,11 +274,7 @@ _SIZED = {torch.rand: "uniform", torch.randn: "normal"}
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(_CONVOLUTIONS, convolution),
     **dict.fromkeys(_TRANSPOSED, transposed),
-    **dict.fromkeys([F.max_pool1d, torch.max_pool1d, F.max_pool2d], max_pool),
-    **dict.fromkeys([F.avg_pool1d, torch.avg_pool1d, torch._C._nn.avg_pool2d], average_pool),
-    **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d, torch._C._nn.adaptive_avg_pool2d], adaptive_average),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_by),
-    F.interpolate: interpolate,
     F.batch_norm: batch_norm,
     F.instance_norm: instance_norm,
     F.group_norm: group_norm,

@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.values.aligned import equalized_buffers
-from dycl_tvm.frontend.trace.values.arguments import tensors_of
+from dycl_tvm.frontend.trace.values.arguments import leaves, tensors_of
 from dycl_tvm.frontend.trace.values.extents import Extent
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as ALONG
+from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
 from dycl_tvm.frontend.trace.values.grown_math import Handler, new, new_in, refuse_call, takes
+from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLS
+from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
 from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 
 
 def _of_rows(rank: int | None = None) -> Handler:
@@ -35,7 +38,8 @@ def _or_along(of_rows: Handler, along: Handler) -> Handler:
     """Return how to call a layer that is known too where the dimension is not the first."""
 
     def handler(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-        chosen = of_rows if list(t.lengths) == [0] else along
+        plain = not any(map(is_symbolic, leaves((args, kwargs))))
+        chosen = of_rows if list(t.lengths) == [0] and plain else along
         return chosen(func, t, *args, **kwargs) if takes(chosen, (func, t, *args), kwargs) else refuse_call(func, t, args, kwargs)
 
     return handler
@@ -61,6 +65,7 @@ def _lengths(t: torch.Tensor) -> dict[int, Length]:
     return t.lengths if isinstance(t, Grown) else {}
 
 
+_ALONG = {**LAYERS, **POOLS, **RESIZE}
 _DIMENSIONS = (1, 2, 3)
 HANDLERS: dict[Any, Handler] = {
     **{func: _of_rows(n + 2) for n in _DIMENSIONS for func in (getattr(F, f"max_pool{n}d"), getattr(F, f"adaptive_max_pool{n}d"))},
@@ -72,4 +77,4 @@ HANDLERS: dict[Any, Handler] = {
     F.interpolate: _of_rows(),
     F.grid_sample: _grid_sample,
 }
-HANDLERS.update({func: _or_along(handler, ALONG[func]) for func, handler in HANDLERS.items() if func in ALONG})
+HANDLERS.update({func: _or_along(handler, _ALONG[func]) for func, handler in HANDLERS.items() if func in _ALONG})

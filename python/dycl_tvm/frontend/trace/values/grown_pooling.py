@@ -1,0 +1,221 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Pooling along dimensions whose lengths are known only at run time: windows of one size, or as many windows as are asked for.
+
+What lies behind a length is made neutral, so that windows that reach beyond it have what PyTorch sees of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
+from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, filled, is_contiguous, mean, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
+from dycl_tvm.frontend.trace.values.grown_windows import Window, along, number_at
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
+from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
+
+
+def max_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False, **indices: Any
+) -> Any:
+    """Take the largest of neighbours."""
+    if type(ceil_mode) is not bool or any(indices.values()) or not t.is_floating():
+        return refuse_call(func, t)
+    if _is_whole(func, t, kernel_size, padding, dilation):
+        return _largest(t, _around(func, t))
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return func(x, kernel_size, stride, padding, dilation, ceil_mode)  # type: ignore[no-any-return]
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, dilation, ceil_mode, -math.inf)
+
+
+def average_pool(
+    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
+) -> Any:
+    """Take the mean of neighbours, of which the padding is part or not."""
+    as_it_is = not ceil_mode and (count_include_pad or padding in (0, (0,), [0]))
+    if type(ceil_mode) is not bool or not (as_it_is or t.is_floating()):
+        return refuse_call(func, t)
+    if _is_whole(func, t, kernel_size, padding, 1):
+        return mean(torch.mean, t, list(_around(func, t)), True)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = func(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        if as_it_is or not isinstance(x, StagedTensor):
+            return made
+        pads, share = [], None
+        for k, d in enumerate(_around(func, t)):
+            size, pad, step = number_at(kernel_size, k), number_at(padding, k), number_at(stride or kernel_size, k)
+            count, room = int(made.shape[d]), int(x.shape[d])
+            pads = [pad, max((count - 1) * step + size - room - pad, 0), *pads]
+            start, there = torch.arange(count) * step - pad, to_tensor(as_number(t.lengths.get(d, room)), torch.int64)
+            if count_include_pad:
+                counted = torch.minimum(start + size, there + pad) - start
+            else:
+                counted = torch.minimum(start + size, there) - start.clamp(min=0)
+            part = (size / counted.clamp(min=1)).to(x.dtype).reshape([-1 if k == d else 1 for k in range(t.dim_())])
+            share = part if share is None else share * part
+        means: torch.Tensor = func(F.pad(x, pads), kernel_size, stride)
+        for d in _around(func, t):
+            means = means.narrow(d, 0, int(made.shape[d]))
+        return means * share
+
+    return _pooled(func, t, layer, kernel_size, stride, padding, 1, ceil_mode, 0)
+
+
+def _around(func: Any, t: torch.Tensor) -> range:
+    """Return the dimensions that a layer mixes, which are the last ones."""
+    return range(rank_of(t) - _AROUND[func], rank_of(t))
+
+
+def _is_whole(func: Any, t: Grown, kernel_size: Any, padding: Any, dilation: Any) -> bool:
+    """Whether a window is all that there is, as its size is that of the tensor; a size that is no number is refused elsewhere."""
+    sizes = list(kernel_size) if isinstance(kernel_size, (tuple, list)) else [kernel_size]
+    if not any(map(is_symbolic, sizes)):
+        return False
+    around = _around(func, t)
+    sizes = sizes * len(around) if len(sizes) == 1 else sizes
+    found = [length_of_size(n) if is_symbolic(n) else n for n in sizes]
+    plain = all(number_at(padding, k) == 0 and number_at(dilation, k) == 1 for k in range(len(around)))
+    if plain and around[0] in (1, 2) and len(found) == len(around):
+        same = all(is_same(n, extent_at(t, t.dim_() - d)) for n, d in zip(found, around))
+        if same and not any(0 < d < around[0] for d in t.lengths) and all(n.bounds[0] > 0 for n in t.lengths.values()):
+            return True
+    return refuse_call(func, t)  # type: ignore[no-any-return]
+
+
+def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, fill: float) -> Any:
+    first, stride = t.dim_() - _AROUND[func], stride if stride not in (None, (), []) else kernel_size
+    if first not in (1, 2) or any(d < first and not (d == 0 and first == 2) for d in t.lengths):
+        return refuse_call(func, t)
+
+    def window(at: int) -> Window:
+        step, pad, reach = number_at(stride, at), number_at(padding, at), number_at(dilation, at) * (number_at(kernel_size, at) - 1)
+        # rounded up, but the last window begins before the padding behind ends
+        return Window(1, (min(2 * pad - reach - 2 + step, pad - 1) if ceil else 2 * pad - reach - 1) + step, step)
+
+    return along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
+
+
+# -- as many windows as are asked for ------------------------------------------------------------------------------------------
+def adaptive_average(func: Any, x: torch.Tensor, output_size: Any) -> Any:
+    """Take the means of so many windows, which may overlap."""
+    asked = _asked(func, x, output_size)
+    if asked is None or dtype_of(x) not in (torch.float32, torch.float64):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    if isinstance(x, Grown) and all(n == 1 for n in asked.values()):
+        return mean(torch.mean, x, list(asked), True)
+    return windowed(x, asked, means_of)
+
+
+def adaptive_largest(func: Any, x: torch.Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Take the largest of so many windows, which may overlap."""
+    asked = None if return_indices else _asked(func, x, output_size)
+    if asked is None or dtype_of(x) not in (torch.float32, torch.float64):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    if isinstance(x, Grown) and all(n == 1 for n in asked.values()):
+        return _largest(x, asked)
+    return windowed(x, asked, _largest_of)
+
+
+def _largest(t: Grown, dims: Any) -> Any:
+    made: Any = t
+    for d in dims:
+        made = extreme(lambda dtype: -math.inf)(torch.max, made, d, True)[0] if isinstance(made, Grown) else made.amax(d, True)
+    return made
+
+
+def _asked(func: Any, x: torch.Tensor, output_size: Any) -> dict[int, Extent] | None:
+    """Return how many windows are asked for along the last dimensions; None if that is not known, or there may be none."""
+    around = _around(func, x)
+    sizes = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * len(around)
+    own = [extent_at(x, rank_of(x) - d) for d in around]
+    if around[0] not in (1, 2) or len(sizes) != len(own) or (isinstance(x, Grown) and any(0 < d < around[0] for d in x.lengths)):
+        return None
+    found = [n if size is None else length_of_size(size) if is_symbolic(size) else size for n, size in zip(own, sizes)]
+    if not all(n is not None and bounds_of(n)[0] > 0 for n in found):
+        return None
+    for n in own:
+        if bounds_of(n)[0] < 1:  # type: ignore[arg-type]  # all are there
+            require(as_number(n) > 0, RuntimeError("pooling of no elements along a dimension"))  # type: ignore[arg-type]
+    return dict(zip(around, found))
+
+
+def windowed(
+    x: torch.Tensor,
+    asked: dict[int, Extent],
+    taken: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
+    longest: Mapping[int, int] = MappingProxyType({}),
+) -> Any:
+    """Take something of windows along dimensions, one of them after the other.
+
+    ``taken`` is given the elements of the windows, which are those of one more dimension, how many each of them has, and the dimension;
+    ``longest`` is how long windows are at most along dimensions of which that is known.
+    """
+    own: dict[int, Extent] = dict(x.lengths) if isinstance(x, Grown) else {}
+    made, known = buffer_of(x), is_contiguous(x)
+    for d, count in asked.items():
+        there = own.get(d, int(made.shape[d]))
+        if not is_same(there, count):
+            most, fewest = bounds_of(there)[1], bounds_of(count)[0]
+            room = longest.get(d, min(most, -(-most // fewest) + 1))
+            made = _windows(made, d, there, count, room, taken)
+            own[d] = count
+    return cut_anew(made, own, known)
+
+
+def _windows(x: torch.Tensor, d: int, there: Extent, count: Extent, room: int, taken: Callable[..., torch.Tensor]) -> torch.Tensor:
+    longest, most = bounds_of(there)[1], bounds_of(count)[1]
+    n, m = [to_tensor(as_number(size), torch.int64).clamp(min=1) for size in (there, count)]
+    at = torch.arange(most)
+    start = at * n // m
+    lengths = ((at + 1) * n + m - 1) // m - start
+    places = (start.unsqueeze(1) + torch.arange(room)).clamp(0, max(longest - 1, 0))
+    shape = list(x.shape)
+    parts = x.index_select(d, torch.minimum(places, n - 1).reshape(-1)).reshape([*shape[:d], most, room, *shape[d + 1 :]])
+    return taken(parts, lengths.reshape([-1, *[1] * (len(shape) - d)]), d + 1)
+
+
+def _there(parts: torch.Tensor, lengths: torch.Tensor, d: int, fill: float) -> torch.Tensor:
+    place = torch.arange(parts.shape[d]).reshape([-1, *[1] * (parts.dim() - d - 1)])
+    return torch.where(place < lengths, parts, torch.full((), fill, dtype=parts.dtype))
+
+
+def means_of(parts: torch.Tensor, lengths: torch.Tensor, d: int) -> torch.Tensor:
+    """Return the means of windows."""
+    return _there(parts, lengths, d, 0).sum(d) / lengths.squeeze(1).clamp(min=1).to(parts.dtype)
+
+
+def _largest_of(parts: torch.Tensor, lengths: torch.Tensor, d: int) -> torch.Tensor:
+    return _there(parts, lengths, d, -math.inf).amax(d)
+
+
+_MEANS = [[F.avg_pool1d, torch.avg_pool1d], [torch._C._nn.avg_pool2d], [torch._C._nn.avg_pool3d]]
+_LARGEST = [[F.max_pool1d, torch.max_pool1d], [F.max_pool2d], [F.max_pool3d]]
+_ADAPTIVE = [[F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], [torch._C._nn.adaptive_avg_pool2d], [torch._C._nn.adaptive_avg_pool3d]]
+_ADAPTIVE_LARGEST = [[F.adaptive_max_pool1d], [F.adaptive_max_pool2d], [F.adaptive_max_pool3d]]
+#: How many dimensions a layer mixes.
+_AROUND: dict[Any, int] = {
+    func: n for group in (_MEANS, _LARGEST, _ADAPTIVE, _ADAPTIVE_LARGEST) for n, funcs in enumerate(group, 1) for func in funcs
+}
+SIZED: dict[Any, Handler] = {
+    **dict.fromkeys(sum(_ADAPTIVE, []), adaptive_average),
+    **dict.fromkeys(sum(_ADAPTIVE_LARGEST, []), adaptive_largest),
+}
+HANDLERS: dict[Any, Handler] = {
+    **SIZED,
+    **dict.fromkeys(sum(_MEANS, []), average_pool),
+    **dict.fromkeys(sum(_LARGEST, []), max_pool),
+}

@@ -1,0 +1,104 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""How long the results are of layers that mix neighbours, of a length that is known only at run time, and which lengths PyTorch refuses."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew
+from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.frontend.trace.values.numbers import operand_of
+from dycl_tvm.hcfg.nodes import Value
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a result is: ``(times * n + more) // step`` for a length ``n``."""
+
+    times: int
+    more: int
+    step: int = 1
+
+    def of(self, n: int) -> int:
+        """Return it for a number."""
+        return (self.times * n + self.more) // self.step
+
+
+class _Quotients(OfOneRun):
+    """What stands for quotients of lengths: one object for those that are equal."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Any] = {}
+
+
+def length_after(window: Window, length: Length) -> Length | int:
+    """Return how long a result is; it is not negative."""
+    factor, constant = window.times * length.factor, window.times * length.constant + window.more
+    if factor % window.step == 0:
+        return Length(length.counter, factor // window.step, constant // window.step)
+    value = operand_of((number(length) * window.times + window.more) // window.step)
+    if not isinstance(value, Value):
+        return int(value)
+    low, high = (window.of(n) for n in length.bounds)
+    root, offset = length.counter.base or (length.counter, 0)
+    key = (id(root), factor, constant + factor * offset, window.step)  # the counter is the root and the offset
+    base = current().get(_Quotients).known.setdefault(key, (object(), root))
+    return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
+
+
+def along(
+    func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, Window], *others: torch.Tensor, fill: float = 0
+) -> Any:
+    """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
+
+    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself.
+    """
+    whole = filled(t, fill, windows)
+    for d, window in windows.items():
+        if d in t.lengths:
+            check_lengths(func, t, d, layer, window, others)
+    extents = {d: length_after(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
+    return cut_anew(layer(whole, *others), extents, True)
+
+
+def check_lengths(func: Any, t: Grown, along: int, layer: Any, window: Window, others: tuple[torch.Tensor, ...]) -> None:
+    """Raise at run time what PyTorch raises of tensors that are too short: it is asked for each length, from the least on."""
+    length, error = t.lengths[along], None
+    least, most = length.bounds
+    taken: list[int] = []
+    given = [(tuple(o.shape), o.dtype) for o in others]
+    for n in range(max(least, 0), most + 1):
+        shape = [n if d == along else size for d, size in enumerate(t.buffer.shape)]
+        try:
+            with apart(), plainly():
+                made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+        except (RuntimeError, ValueError, IndexError) as raised:
+            error = raised
+            continue
+        if made.shape[along] != window.of(n):
+            refuse_call(func, t)
+        if error is not None:
+            fine = functools.reduce(operator.or_, [number(length) == k for k in taken], number(length) >= n)
+            require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
+        if n > 1:
+            return
+        taken.append(n)
+    if error is not None:  # PyTorch refuses all other lengths, up to the longest
+        require(functools.reduce(operator.or_, [number(length) == k for k in taken]) if taken else False, error)
+
+
+def number_at(numbers: Any, at: int) -> int:
+    """Return one of the numbers of a layer, which may be one for all dimensions."""
+    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers]
+    return int(numbers[at if len(numbers) > 1 else 0])
