@@ -78,8 +78,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
         wanted[at] = -1
         return _in_order(func, t, wanted)
     wanted[at] = shape[t.along]
-    splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
-    if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+    if not _is_view(t, [t.length if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
@@ -93,18 +92,20 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if not isinstance(total, Length) or len(at) > 1:
         return _of_several(func, t, wanted)
     wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
-    if not row or (func is _T.view and not t.contiguous_ and not _are_split(t, wanted, at)):
+    if not row or (not at and func is _T.view and not t.contiguous_):
         return refuse_call(func, t)
     if not at or wanted[at[0]] != -1:
         require(number(total) == (row * wanted[at[0]] if at else row), wrong)
+    size = _divided(total, row, wrong) if at else row
+    if at and func is _T.view and not _is_view(t, [size if d in at else n for d, n in enumerate(wanted)]):
+        return refuse_call(func, t)
     if at and math.prod(wanted[: at[0]]) == math.prod(t.buffer.shape[: t.along]):
-        return _in_rows(t, wanted, at[0], _divided(total, row, wrong))
+        return _in_rows(t, wanted, at[0], size)
     elements = at_front(t).reshape(-1)
     if not at:
         made = elements.narrow(0, 0, row).view(wanted) if row <= elements.shape[0] else refuse_call(func, t)
         stands_for_a_view(made, t)
         return made
-    size = _divided(total, row, wrong)
     room, rows = bounds_of(size)[1], math.prod(wanted[: at[0]])
     if rows > 1 and isinstance(size, Length):  # each row is as long as it is at run time
         whole = moved_apart(elements, [size if d in at else n for d, n in enumerate(wanted)])
@@ -113,15 +114,6 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     made = grown_or_plain(whole, at[0], size, True)
     stands_for_a_view(made, t)
     return made
-
-
-def _are_split(t: Grown, wanted: list[Any], at: list[int]) -> bool:
-    """Whether dimensions are only split, also the one of unknown length."""
-    shape, behind = t.buffer.shape, wanted[at[0] + 1 :] if at else []
-    rest = math.prod(shape[t.along + 1 :])
-    parts, left = divmod(math.prod(behind), rest) if rest else (0, 1)
-    split = not left and parts > 0 and t.length.factor % parts == 0 and t.length.constant % parts == 0
-    return bool(at) and split and _splits(shape[: t.along], wanted[: at[0]]) and _splits([parts, *shape[t.along + 1 :]], behind)
 
 
 def _in_rows(t: Grown, wanted: list[Any], at: int, size: Extent) -> Any:
@@ -144,17 +136,6 @@ def _divided(total: Length, by: int, wrong: Exception) -> Extent:
     return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
 
 
-def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether dimensions are only split, or stay: that is a view, however a tensor lies in memory."""
-    left = [n for n in wanted if n != 1]
-    for size in sizes:
-        while size > 1 and left and size % left[0] == 0:
-            size //= left.pop(0)
-        if size != 1:
-            return False
-    return not left
-
-
 # -- several lengths -----------------------------------------------------------------------------------------------------------
 def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     """Give a tensor another shape, where it has several lengths, or the shape has."""
@@ -165,7 +146,6 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     kept = _kept(t, asked)
     opened: list[int] = []
-    splits = True
     for own, others in _between(t, asked, kept):
         lengths, left = [d for d in own if d in t.lengths], [d for d in others if isinstance(asked[d], Length)]
         sizes, rest = [t.buffer.shape[d] for d in own], [asked[d] for d in others]
@@ -173,7 +153,6 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
             opened += lengths
         elif lengths or left or math.prod(sizes) != math.prod(rest):
             return _moved(func, t, asked)
-        splits = splits and (bool(lengths) or _splits(sizes, rest))
     shape = [as_number(n) for n in asked]
     for d, w in kept.items():
         shape[w] = t.buffer.shape[d]
@@ -182,11 +161,37 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         return _moved(func, t, asked)
     if opened:
         return _opened(func, t, shape, opened[0], lengths_kept)
-    if not t.contiguous_ and not splits:  # it is a view, or a copy
+    if not _is_view(t, asked):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
     return new_in(func(t.padded(), shape), lengths_kept, t.contiguous_)
+
+
+def _is_view(t: Grown, asked: Sequence[Extent]) -> bool:
+    """Whether eager surely gives a tensor such a shape without a copy: dimensions that are merged lie in memory as one."""
+    groups = None if t.contiguous_ else _groups(_sizes(t), asked)
+    return t.contiguous_ or (groups is not None and all(t.is_joined(own) for own, _ in groups))
+
+
+def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[range, range]] | None:
+    """Return the fewest dimensions of one shape and another that have as many elements, from the first on; None if that is not known."""
+    found, i, j = [], 0, 0
+    while i < len(sizes) or j < len(wanted):
+        a, b = i, j
+        i, j = min(i + 1, len(sizes)), min(j + 1, len(wanted))
+        while True:
+            (n, lengths), (m, others) = without(_product(sizes[a:i]), _product(wanted[b:j]))
+            if (n, lengths) == (m, others):
+                break
+            first = len(lengths) < len(others) if len(lengths) != len(others) else n < m
+            apart = bool(lengths and others)  # which of the two is larger is not known
+            more, others_more = i + (first or apart), j + (not first or apart)
+            if more > len(sizes) or others_more > len(wanted):
+                return None
+            i, j = more, others_more
+        found.append((range(a, i), range(b, j)))
+    return found
 
 
 def _opened(func: Any, t: Grown, shape: list[Any], opened: int, kept: dict[int, Length]) -> Any:
@@ -221,7 +226,7 @@ def _between(t: Grown, asked: Sequence[Any], kept: dict[int, int]) -> list[tuple
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
-    if func is _T.view and not t.contiguous_:
+    if func is _T.view and not _is_view(t, asked):
         return refuse_call(func, t)
     sizes: list[Extent] = list(asked)
     own, others = without(_product(_sizes(t)), _product(sizes))

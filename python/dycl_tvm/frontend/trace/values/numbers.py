@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import note_product
 from dycl_tvm.frontend.trace.values.raising import check
-from dycl_tvm.frontend.trace.values.sums import note_sum
+from dycl_tvm.frontend.trace.values.sums import note_sum, sum_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -158,6 +158,10 @@ def _kind(op: Operand) -> str:
     return "bool" if isinstance(op, bool) else "int" if isinstance(op, int) else "float"
 
 
+def _is_int(x: Any) -> bool:
+    return type(x) is int or (is_symbolic(x) and x.node.is_int() and x.node.mixed is None)
+
+
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -282,6 +286,11 @@ def _binary(op: str, swapped: bool) -> Any:
         affine = _affine(op, other, self) if swapped else _affine(op, self, other)
         if isinstance(affine, int):
             return affine
+        first, second = (other, self) if swapped else (self, other)
+        ints = op in ("add", "sub") and _is_int(self) and _is_int(other)
+        terms = sum_of(first, second, 1 if op == "add" else -1) if ints else None
+        if terms is not None and not terms[1]:
+            return terms[0]
         loop = counted_by(self) and counted_by(other, counted_by(self))
         if op in COMPARISONS and (loop or self.node.length is None) and (known := _by_bounds(op, self, other)) is not None:
             return known
@@ -290,12 +299,11 @@ def _binary(op: str, swapped: bool) -> Any:
             lengths = length_of(self), length_of(other)
             result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
-            first, second = (other, self) if swapped else (self, other)
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
-            if op in ("add", "sub") and all(type(x) is int or (is_symbolic(x) and x.node.is_int()) for x in (self, other)):
-                note_sum(result, first, second, 1 if op == "add" else -1)
+            if terms is not None:
+                note_sum(result, terms)
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
@@ -407,6 +415,10 @@ def _signed(op: str) -> Any:
         value, type_ = (self.node.value, FLOAT) if self.node.kind == "float" else (as_int(self.node.value), INT)
         made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
         made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
+        if op == "neg" and self.node.is_int():
+            note_sum(made, sum_of(0, self, -1))
+            affine = _affine("sub", 0, self)
+            return grown(made, affine) if isinstance(affine, Length) else made
         return made
 
     return method

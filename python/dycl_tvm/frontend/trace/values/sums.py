@@ -30,17 +30,21 @@ def _terms(x: Any) -> Terms:
     return constant + factor * own, {value: factor * often for value, often in others.items()}
 
 
-def note_sum(made: Any, a: Any, b: Any, sign: int) -> None:
-    """Let a sum, or a difference, of two ints be known as one of the same terms that was computed before, or as one of them."""
+def sum_of(a: Any, b: Any, sign: int) -> Terms:
+    """Return the terms of a sum, or a difference, of two ints."""
     (constant, terms), (more, others) = _terms(a), _terms(b)
-    constant += sign * more
     for value, often in others.items():
         terms[value] = terms.get(value, 0) + sign * often
-    terms = {value: often for value, often in terms.items() if often}
-    if list(terms.values()) == [1]:
-        made.node.base = (next(iter(terms)), constant)
-    elif terms:
+    return constant + sign * more, {value: often for value, often in terms.items() if often}
+
+
+def note_sum(made: Any, terms: Terms) -> None:
+    """Let a number be known as a sum of the same terms that was computed before, or as one of them."""
+    constant, values = terms
+    if list(values.values()) == [1]:
+        made.node.base = (next(iter(values)), constant)
+    elif values:
         sums = current().get(_Sums)
-        first, own = sums.first.setdefault(frozenset(terms.items()), (made.node.value, constant))
-        sums.terms.setdefault(first, (own, terms))
+        first, own = sums.first.setdefault(frozenset(values.items()), (made.node.value, constant))
+        sums.terms.setdefault(first, (own, values))
         made.node.base = (first, constant - own)
