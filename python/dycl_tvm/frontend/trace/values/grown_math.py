@@ -139,12 +139,20 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
-    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
+    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(_is_in_order, tensors)))
     if form is None and not made.contiguous_:
         made.order = _order_of(func, args, tensors, made)
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = combine("add", first.below, args[1])  # type: ignore[assignment]  # a sum is a length
     return made
+
+
+def _is_in_order(t: torch.Tensor) -> bool:
+    """Whether each dimension surely lies in memory within those before it, whatever lies between its elements."""
+    if isinstance(t, Grown):
+        return t.order == tuple(range(t.dim_()))
+    rows = [[n for n, size in zip(strides, t.shape) if size > 1 and n] for strides in strides_of(t)]
+    return all(row == sorted(row, reverse=True) for row in rows)
 
 
 def _order_of(func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Grown) -> tuple[int, ...] | None:

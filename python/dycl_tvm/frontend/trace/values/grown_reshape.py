@@ -65,8 +65,9 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
             return _in_order(func, t, wanted)
-        at, length = asked[0], t.length  # as many elements as there are
+        at = asked[0]
         require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+        t = _as_long_as(t, length)
     if at is None or not is_same(length, t.length):
         return _in_order(func, t, wanted)
     if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
@@ -83,6 +84,15 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
     return new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)
+
+
+def _as_long_as(t: Grown, length: Length) -> Grown:
+    """Return a tensor with another length, which is as large in this call: the program asks for it by that."""
+    whole = fitted(t.padded(), t.along, length.bounds[1])
+    made: Grown = cut(whole, {t.along: length})  # type: ignore[assignment]  # it has a length
+    made.order, made.gaps, made.below = t.order, t.gaps, t.below
+    stands_for_a_view(made, t)
+    return made
 
 
 def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:

@@ -217,7 +217,14 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     for d, length in asked.items():
         wanted[d] = most_of(length)
-    return cut(buffer_of(x).expand(wanted), lengths | asked)
+    made: Grown = cut(buffer_of(x).expand(wanted), lengths | asked)  # type: ignore[assignment]  # it has lengths
+    order = x.order if isinstance(x, Grown) else tuple(range(x.dim())) if is_contiguous(x) else None
+    if order is not None:
+        made.order = (*range(more), *[d + more for d in order])
+        again = [d < more or (buffer_of(x).shape[d - more] == 1 and made.buffer.shape[d] != 1) for d in made.order]
+        made.gaps = frozenset(place + k for place, is_repeated in enumerate(again) for k in (0, 1) if is_repeated)
+        made.gaps |= {place + more for place in x.gaps} if isinstance(x, Grown) else set()
+    return made
 
 
 def _spread(func: Any, x: Grown, wanted: list[Any]) -> Any:

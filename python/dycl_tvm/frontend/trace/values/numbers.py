@@ -27,7 +27,7 @@ from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import note_product
-from dycl_tvm.frontend.trace.values.raising import check
+from dycl_tvm.frontend.trace.values.raising import check, expected
 from dycl_tvm.frontend.trace.values.sums import note_sum, sum_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
@@ -100,6 +100,9 @@ class Node:
     def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
 
+    def expect_true(self, _file: str, _line: int) -> bool:
+        return expected(self.value)
+
     def int_(self) -> int:
         return int(self._plain("an int"))
 
@@ -156,10 +159,6 @@ def _kind(op: Operand) -> str:
         assert isinstance(op.type, ScalarType)
         return op.type.kind
     return "bool" if isinstance(op, bool) else "int" if isinstance(op, int) else "float"
-
-
-def _is_int(x: Any) -> bool:
-    return type(x) is int or (is_symbolic(x) and x.node.is_int() and x.node.mixed is None)
 
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -287,8 +286,7 @@ def _binary(op: str, swapped: bool) -> Any:
         if isinstance(affine, int):
             return affine
         first, second = (other, self) if swapped else (self, other)
-        ints = op in ("add", "sub") and _is_int(self) and _is_int(other)
-        terms = sum_of(first, second, 1 if op == "add" else -1) if ints else None
+        terms = sum_of(op, first, second)
         if terms is not None and not terms[1]:
             return terms[0]
         loop = counted_by(self) and counted_by(other, counted_by(self))
@@ -302,8 +300,7 @@ def _binary(op: str, swapped: bool) -> Any:
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
-            if terms is not None:
-                note_sum(result, terms)
+            note_sum(result, terms)
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
@@ -416,7 +413,7 @@ def _signed(op: str) -> Any:
         made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
         made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
         if op == "neg" and self.node.is_int():
-            note_sum(made, sum_of(0, self, -1))
+            note_sum(made, sum_of("sub", 0, self))
             affine = _affine("sub", 0, self)
             return grown(made, affine) if isinstance(affine, Length) else made
         return made

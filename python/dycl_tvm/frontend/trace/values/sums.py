@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.lengths import root_of
 from dycl_tvm.hcfg.nodes import Value
@@ -30,17 +32,20 @@ def _terms(x: Any) -> Terms:
     return constant + factor * own, {value: factor * often for value, often in others.items()}
 
 
-def sum_of(a: Any, b: Any, sign: int) -> Terms:
-    """Return the terms of a sum, or a difference, of two ints."""
+def sum_of(op: str, a: Any, b: Any) -> Terms | None:
+    """Return the terms of a sum (``add``), or of a difference (``sub``), of two ints; None for anything else."""
+    if op not in ("add", "sub") or not all(type(x) is int or (isinstance(x, torch.SymInt) and x.node.mixed is None) for x in (a, b)):
+        return None
+    sign = 1 if op == "add" else -1
     (constant, terms), (more, others) = _terms(a), _terms(b)
     for value, often in others.items():
         terms[value] = terms.get(value, 0) + sign * often
     return constant + sign * more, {value: often for value, often in terms.items() if often}
 
 
-def note_sum(made: Any, terms: Terms) -> None:
+def note_sum(made: Any, terms: Terms | None) -> None:
     """Let a number be known as a sum of the same terms that was computed before, or as one of them."""
-    constant, values = terms
+    constant, values = terms or (0, {})
     if list(values.values()) == [1]:
         made.node.base = (next(iter(values)), constant)
     elif values:
