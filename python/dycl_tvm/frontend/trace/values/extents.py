@@ -7,6 +7,7 @@ as it can be at most.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number,
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import marks_of, meta_of, with_marks
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length, combine
+from dycl_tvm.frontend.trace.values.products import difference_of
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import OwnStep, StagedTensor, as_constant, emit_one, home, read, view_of
 from dycl_tvm.hcfg.nodes import Value
-from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.hcfg.types import INT, TensorType
 
 aten = torch.ops.aten
 Extent = Length | int
@@ -49,7 +51,13 @@ def extent_of(n: Any, least: int, most: int) -> Extent:
     value = scalars.operand_of(n)
     if least == most or not isinstance(value, Value):
         return most if isinstance(value, Value) else int(value)
-    return Length(Counter(value, most, OfTheRun(), first=least, base=n.node.base), 1, 0)
+    root, factor, constant = n.node.form.of_one() if n.node.form is not None else (None, 1, 0)
+    if factor == 1:
+        return Length(Counter(value, most, OfTheRun(), first=least, base=n.node.base), 1, 0)
+    ends = sorted([(least - constant) / factor, (most - constant) / factor])
+    host_op = current().builder.host_op
+    value = host_op("floordiv", (host_op("sub", (value, constant), INT), factor), INT)  # nothing is left over
+    return Length(Counter(value, math.floor(ends[1]), OfTheRun(), first=math.ceil(ends[0]), base=(root, 0)), factor, constant)
 
 
 class _Sizes(OfOneRun):
@@ -155,19 +163,31 @@ def _is_within(length: Length, size: int) -> bool:
 
 def difference(a: Any, b: Any) -> int | None:
     """Return how much larger one number is than another; None if that is not known."""
-    if not (scalars.is_symbolic(a) and scalars.is_symbolic(b)) or a.node.base[0] is not b.node.base[0]:
+    if not (scalars.is_symbolic(a) and scalars.is_symbolic(b)):
         return None
-    return int(a.node.base[1] - b.node.base[1])
+    if a.node.base[0] is b.node.base[0]:
+        return int(a.node.base[1] - b.node.base[1])
+    known = difference_of(a, b)
+    return known[0] if known is not None and known[0] == known[1] else None
 
 
 def least_of(a: Any, b: Any) -> Any:
     """Return the smaller of two numbers."""
-    return a if _known(a)[1] <= _known(b)[0] else b if _known(b)[1] <= _known(a)[0] else extremum([a, b], largest=False)
+    least, most = _by(a, b)
+    return a if most <= 0 else b if least >= 0 else extremum([a, b], largest=False)
 
 
 def largest_of(a: Any, b: Any) -> Any:
     """Return the larger of two numbers."""
-    return a if _known(a)[0] >= _known(b)[1] else b if _known(b)[0] >= _known(a)[1] else extremum([a, b], largest=True)
+    least, most = _by(a, b)
+    return a if least >= 0 else b if most <= 0 else extremum([a, b], largest=True)
+
+
+def _by(a: Any, b: Any) -> tuple[int, int]:
+    """Return the least and the most by which one number may be larger than another."""
+    (least_a, most_a), (least_b, most_b) = _known(a), _known(b)
+    least, most = difference_of(a, b) or (least_a - most_b, most_a - least_b)
+    return max(least, least_a - most_b), min(most, most_a - least_b)
 
 
 def _bounded(x: Any, least: int, most: int) -> Any:

@@ -23,6 +23,8 @@ from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
+from dycl_tvm.frontend.trace.values.grown_images import HANDLERS as IMAGES
+from dycl_tvm.frontend.trace.values.grown_images import SIZED as GRIDS
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
 from dycl_tvm.frontend.trace.values.grown_layers import SIZED as DRAWS
 from dycl_tvm.frontend.trace.values.grown_math import HANDLERS as MATH
@@ -64,6 +66,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     expand,
     full,
     like,
+    linspace,
     matrix_transpose,
     may_be_size,
     pad_plain,
@@ -74,6 +77,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     stack,
     transpose,
     unsqueeze,
+    with_parts,
 )
 from dycl_tvm.frontend.trace.values.indexing import split
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
@@ -222,6 +226,7 @@ HANDLERS: dict[Any, Handler] = {
     **PRODUCTS,
     **RESHAPE,
     **LAYERS,
+    **IMAGES,
     **ROWS,
     **RECURRENT,
     **BOUND,
@@ -259,6 +264,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(named("narrow", _T, torch), narrowed),
     **dict.fromkeys([torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like], like),
     **dict.fromkeys([_T.permute, torch.permute], permute),
+    **dict.fromkeys([torch.view_as_complex, torch.view_as_real], with_parts),
     **dict.fromkeys([_T.unsqueeze, torch.unsqueeze], unsqueeze),
     **dict.fromkeys([_T.expand, _T.broadcast_to, torch.broadcast_to], expand),
     **dict.fromkeys([_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
@@ -267,8 +273,10 @@ HANDLERS: dict[Any, Handler] = {
 SIZED: dict[Any, Handler] = {
     **DRAWS,
     **POOLS,
+    **GRIDS,
     **RESIZE,
     torch.arange: arange,
+    torch.linspace: linspace,
     **dict.fromkeys([torch.topk, _T.topk], topk),
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),

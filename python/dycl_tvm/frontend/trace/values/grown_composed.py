@@ -41,7 +41,7 @@ def composed(function: Callable[..., Any]) -> Handler:
     return handler
 
 
-def _refuse(what: str) -> Any:
+def refuse_here(what: str) -> Any:
     raise UnsupportedError(f"{what} is not supported of a tensor whose length is known only at run time", current().origin(), INSTEAD)
 
 
@@ -127,7 +127,7 @@ def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tenso
     if dim is None:
         return t.reshape(-1).gather(0, indices.reshape(-1))
     if t.dim() != indices.dim():
-        return _refuse("take_along_dim() of tensors of several ranks")  # type: ignore[no-any-return]
+        return refuse_here("take_along_dim() of tensors of several ranks")  # type: ignore[no-any-return]
     along = dim % t.dim()  # the other dimensions broadcast
     spread = t.new_zeros([1 if d == along else n for d, n in enumerate(t.shape)], dtype=indices.dtype)
     indices = indices + spread
@@ -227,7 +227,7 @@ def _vector_norm(t: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = Fa
     typed = {} if dtype is None else {"dtype": dtype}
     if ord is None or type(dim) is int or (dim is None and t.dim() == 1):
         return torch.linalg.vector_norm(t, 2 if ord is None else ord, dim, keepdim, **typed)
-    return _refuse("linalg.norm() of matrices")  # type: ignore[no-any-return]
+    return refuse_here("linalg.norm() of matrices")  # type: ignore[no-any-return]
 
 
 def _with_mean(spread: Any) -> Callable[..., Any]:
@@ -237,7 +237,7 @@ def _with_mean(spread: Any) -> Callable[..., Any]:
         correction = (None if unbiased is None else int(unbiased)) if correction is None else correction
         dims = [dim] if type(dim) is int else [] if dim is None else list(dim)
         if (dim is None and keepdim) or len(dims) > 1:
-            return _refuse("var_mean() of several dimensions")
+            return refuse_here("var_mean() of several dimensions")
         found = spread(t, dim, correction=correction, keepdim=keepdim)
         return found, _running_mean(t.reshape(-1), 0, False) if not dims else _running_mean(t, dims[0] % t.dim(), keepdim)
 
@@ -283,7 +283,7 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
         made[indices[0]] += values
         return made
     if any(not isinstance(i, Tensor) or i.dtype == torch.bool for i in indices):
-        return _refuse("index_put() that adds up, with such indices,")  # type: ignore[no-any-return]
+        return refuse_here("index_put() that adds up, with such indices,")  # type: ignore[no-any-return]
     sizes, rest = t.shape[: len(indices)], t.shape[len(indices) :]
     place: Any = 0
     for size, index in zip(sizes, indices):
@@ -296,7 +296,7 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
 
 def _one_hot(t: Tensor, num_classes: Any = -1) -> Tensor:
     if type(num_classes) is not int or num_classes < 1:
-        return _refuse("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
+        return refuse_here("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
     require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
     require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
     return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
@@ -319,7 +319,7 @@ def one_hot_of_classes(t: Tensor, num_classes: Any = -1) -> Tensor:
 
 def _prelu(t: Tensor, weight: Tensor) -> Tensor:
     if weight.numel() != 1:
-        return _refuse("prelu() with a weight for each channel")  # type: ignore[no-any-return]
+        return refuse_here("prelu() with a weight for each channel")  # type: ignore[no-any-return]
     return torch.where(t > 0, t, t * weight.reshape(()))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
@@ -25,9 +26,11 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import most_of, one_length, pad_with
-from dycl_tvm.frontend.trace.values.grown_windows import Window, along, check_lengths, number_at
+from dycl_tvm.frontend.trace.values.grown_shapes import bounded, cut_anew, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, check_lengths, number_at
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.random import draw_some
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
@@ -93,7 +96,7 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
         return refuse_call(func, t)
     if list(t.lengths) == [0]:
         return new(layer(t.padded(), *others), 0, t.length)
-    return along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
+    return layer_along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------
@@ -103,14 +106,17 @@ def pad_by(func: Any, t: Grown, pad: Any, mode: str = "constant", value: Any = N
         return pad_with(func, t, pad, mode, value)
     dims = [t.dim_() - 1 - k for k in range(len(pad) // 2)]
     empty = {d for d, n in t.lengths.items() if n.bounds[0] < 1}
-    if mode not in ("reflect", "replicate", "circular") or not dims or not all(type(n) is int for n in pad):
+    ends = [bounded(n) if is_symbolic(n) else (n, n) for n in pad]
+    if mode not in ("reflect", "replicate", "circular") or not dims or any(is_symbolic(n) and low < 0 for n, (low, _) in zip(pad, ends)):
         return refuse_call(func, t)
     if dims[-1] not in (1, 2) or dims[-1] - 1 in empty:  # PyTorch takes no others, and of these only the batch may be empty
         return refuse_call(func, t)
     made: Any = t
     for k, d in enumerate(dims):
         left, right = pad[2 * k : 2 * k + 2]
-        if left or right or d in empty:
+        if is_symbolic(left) or is_symbolic(right):
+            made = _padded_by_numbers(func, made, d, left, right, mode)
+        elif left or right or d in empty:
             made = _padded_along(func, made, d, left, right, mode)
     return made
 
@@ -123,18 +129,37 @@ def _padded_along(func: Any, t: Grown, along: int, left: int, right: int, mode: 
             # PyTorch does not pad one dimension of several; what it says of one does not depend on the others
             row = torch.zeros(1, 1, int(x.shape[along]))
             return x.new_zeros(()).expand([n if d != along else func(row, (left, right), mode).shape[2] for d, n in enumerate(x.shape)])
-        places = torch.arange(size + left + right) - left
-        last = to_tensor(number(t.lengths[along]) if along in t.lengths else size, torch.int64) - 1
-        if mode == "reflect":
-            places = places.abs()
-            places = torch.where(places > last, 2 * last - places, places)
-        elif mode == "circular":
-            places = torch.remainder(places, (last + 1).clamp(min=1))
-        return x.index_select(along, torch.minimum(places, last).clamp(0, size - 1))
+        return _read(x, along, size + left + right, left, t.lengths.get(along, size), mode)
 
     if along not in t.lengths:
         func(torch.zeros(1, 1, size), (left, right), mode)  # raises what PyTorch raises of it
-    return along(func, t, layer, {along: Window(1, left + right)})
+    return layer_along(func, t, layer, {along: Window(1, left + right)})
+
+
+def _read(x: torch.Tensor, along: int, room: int, left: Any, length: Extent, mode: str) -> torch.Tensor:
+    """Return so many elements of a buffer from so far before the first on; what there is not is read of what there is, by the mode."""
+    places, last = torch.arange(room) - to_tensor(left, torch.int64), to_tensor(as_number(length), torch.int64) - 1
+    if mode == "reflect":
+        places = places.abs()
+        places = torch.where(places > last, 2 * last - places, places)
+    elif mode == "circular":
+        places = torch.remainder(places, (last + 1).clamp(min=1))
+    return x.index_select(along, torch.minimum(places, last).clamp(0, max(int(x.shape[along]) - 1, 0)))
+
+
+def _padded_by_numbers(func: Any, t: Grown, along: int, left: Any, right: Any, mode: str) -> Any:
+    """Pad by numbers of the run, none of which is negative."""
+    length: Extent = t.lengths.get(along, int(t.buffer.shape[along]))
+    most = as_number(length) - (mode == "reflect") if mode != "replicate" else None
+    if bounds_of(length)[0] < 1:
+        require(as_number(length) > 0, RuntimeError(f"{mode} padding of no elements"))
+    for n in (left, right):
+        if most is not None:
+            require(n <= most, RuntimeError(f"{mode} padding that is wider than the dimension allows"))
+    total = as_number(length) + left + right
+    extent = extent_of(total, *bounded(total))
+    made = _read(t.padded(), along, bounds_of(extent)[1], left, length, mode)
+    return cut_anew(made, {**t.lengths, along: extent}, True)
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,13 @@ def is_contiguous(t: torch.Tensor) -> bool:
 def flat(sizes: tuple[Any, ...]) -> list[Any]:
     """Return sizes or dimensions that were given one by one, or as one list."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    return [as_size(n) if is_size(n) else n for n in given]
+    return [as_size(n) if is_size(n) else _plain(n) for n in given]
+
+
+def _plain(n: Any) -> Any:
+    """Return a number of the run that can only be one as that."""
+    known = n.node.bounds if is_symbolic(n) and n.node.length is None else None
+    return known[0] if known is not None and known[0] == known[1] else n
 
 
 def masked(t: torch.Tensor, along: int, length: Length, fill: Any) -> torch.Tensor:

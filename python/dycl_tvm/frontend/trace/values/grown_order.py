@@ -103,7 +103,7 @@ def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True
     along = dim % rank_of(x)
     if isinstance(x, Grown) and along not in x.lengths:
         return _pair(func(x.padded(), k, dim, largest, sorted), x) if type(k) is int else refuse_call(func, x)
-    length: Extent = x.length if isinstance(x, Grown) else int(x.shape[along])
+    length: Extent = x.lengths[along] if isinstance(x, Grown) else int(x.shape[along])
     (least, most), room = scalars.bounds_of(k) or (0, bounds_of(length)[1]) if is_symbolic(k) else (k, k), bounds_of(length)[1]
     if most > bounds_of(length)[0] or least < 0:
         require((k >= 0) & (k <= as_number(length)), RuntimeError("selected index k out of range"))
@@ -119,7 +119,8 @@ def topk(func: Any, x: torch.Tensor, k: Any, dim: int = -1, largest: bool = True
     values = current().builder.tensor_op(f"{NAMESPACE}.topk.default", (*operands, taken, bool(largest), bool(sorted)), {}, types, operands)  # type: ignore[arg-type]
     known_bounds()[values[1]] = (0, room - 1)  # type: ignore[index]  # there are two
     parts = [fresh(v).view([*shape[:along], taken, *shape[along + 1 :]]).clone() for v in values]  # type: ignore[arg-type]
-    made = [grown_or_plain(part, along, count, True) for part in parts]
+    lengths: dict[int, Extent] = {**(x.lengths if isinstance(x, Grown) else {}), along: count}
+    made = [cut_anew(part, lengths, True) for part in parts]
     if isinstance(made[1], Grown):
         made[1].below = length
     return torch.return_types.topk(tuple(made))  # type: ignore[attr-defined, arg-type]
@@ -179,43 +180,44 @@ def median(func: Any, t: Grown, dim: Any = None, keepdim: bool = False) -> Any:
         return _middle(row, 0)[0].reshape(())
     if type(dim) is not int:
         return refuse_call(func, t)
-    if dim % t.dim_() != t.along:
-        return _parted(func(t.padded(), dim, keepdim), t, dim, keepdim)
-    check_not_empty(func, t, dim, keepdim)
-    made = _middle(t, t.along)
-    return torch.return_types.median(tuple([m if keepdim else m.squeeze(t.along) for m in made]))  # type: ignore[attr-defined, arg-type]
+    along = dim % t.dim_()
+    if along not in t.lengths:
+        return _reduced(func(t.padded(), dim, keepdim), t, along, keepdim)
+    check_not_empty(func, t, dim, keepdim, along=along)
+    made = _middle(t, along)
+    return _reduced(torch.return_types.median(tuple([m if keepdim else m.squeeze(along) for m in made])), t, along, keepdim)  # type: ignore[attr-defined, arg-type]
 
 
 def _middle(t: Grown, along: int) -> tuple[torch.Tensor, torch.Tensor]:
-    values, places = torch.sort(_last(t, t.along, False), dim=along, stable=True)
-    at = (number(t.length) - 1) // 2
+    values, places = torch.sort(_last(t, along, False), dim=along, stable=True)
+    at = (number(t.lengths[along]) - 1) // 2
     if t.is_floating():
-        whole = masked(t.padded(), along, t.length, 0).isnan()
+        whole = filled(t, 0, [along]).isnan()
         found, first = whole.any(along, True), whole.to(torch.int64).argmax(along, True)
         value, place = _taken(values, along, at), _taken(places, along, at)
         return torch.where(found, torch.full((), math.nan, dtype=value.dtype), value), torch.where(found, first, place)
     return _taken(values, along, at), _taken(places, along, at)
 
 
-def _parted(made: Any, t: Grown, dim: int, keepdim: bool) -> Any:
-    """Return the results of a reduction along another dimension."""
-    along = t.along if keepdim else t.along - (dim % t.dim_() < t.along)
-    return type(made)([new(part, along, t.length) for part in made])
+def _reduced(made: Any, t: Grown, along: int, keepdim: bool) -> Any:
+    """Return the results of a reduction along a dimension, which have the lengths that are left."""
+    return type(made)([new_in(part, left_of(t, [along], keepdim)) for part in made])
 
 
 def kthvalue(func: Any, t: Grown, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
     """Return the k-th element in order."""
     if type(k) is not int or k < 1:
         return refuse_call(func, t)
-    if dim % t.dim_() != t.along:
-        return _parted(func(t.padded(), k, dim, keepdim), t, dim, keepdim)
+    along = dim % t.dim_()
+    if along not in t.lengths:
+        return _reduced(func(t.padded(), k, dim, keepdim), t, along, keepdim)
     for least in (1, k):
-        check_not_empty(func, t, k, dim, keepdim, least=least)
-    made = torch.sort(_last(t, t.along, False), dim=t.along, stable=True)
-    if k > made[0].shape[t.along]:
+        check_not_empty(func, t, k, dim, keepdim, least=least, along=along)
+    made = torch.sort(_last(t, along, False), dim=along, stable=True)
+    if k > made[0].shape[along]:
         return refuse_call(func, t)
-    parts = [m.narrow(t.along, k - 1, 1).clone() for m in made]
-    return torch.return_types.kthvalue(tuple([m if keepdim else m.squeeze(t.along) for m in parts]))  # type: ignore[attr-defined, arg-type]
+    parts = [m.narrow(along, k - 1, 1).clone() for m in made]
+    return _reduced(torch.return_types.kthvalue(tuple([m if keepdim else m.squeeze(along) for m in parts])), t, along, keepdim)  # type: ignore[attr-defined, arg-type]
 
 
 def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
@@ -297,11 +299,12 @@ def unfold(func: Any, t: Grown, dimension: int, size: int, step: int) -> Any:
     whole = func(t.padded(), dimension, size, step) if t.buffer.shape[along] >= size else None
     if whole is None:
         return refuse_call(func, t)
-    if along != t.along:
-        return view_of(t, grown(whole, t.along, t.length))  # type: ignore[arg-type]  # one of staging's
-    check_not_empty(func, t, dimension, size, step, least=size)
-    least, most = [(builtins.max(n, size) - size) // step + 1 for n in t.length.bounds]
-    return view_of(t, grown(whole, along, extent_of((number(t.length) - size) // step + 1, least, most)))  # type: ignore[arg-type]
+    extents: dict[int, Extent] = {**t.lengths}
+    if along in t.lengths:
+        check_not_empty(func, t, dimension, size, step, least=size, along=along)
+        least, most = [(builtins.max(n, size) - size) // step + 1 for n in t.lengths[along].bounds]
+        extents[along] = extent_of((number(t.lengths[along]) - size) // step + 1, least, most)
+    return view_of(t, cut(whole, extents))  # type: ignore[arg-type]  # one of staging's
 
 
 def unique(

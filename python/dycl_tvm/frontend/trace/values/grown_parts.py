@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     decided_length,
     extent_of,
     is_number_of_run,
+    narrow_at,
     is_size,
     narrowed_at,
     selected,
@@ -202,8 +203,7 @@ def _slice_by_lengths(whole: torch.Tensor, along: int, part: slice, length: Leng
     if isinstance(stop, int) or (stop != length and combine("le", stop, length) is not True):
         return None
     if start < 0 and stop == length:
-        positions = torch.arange(-start) + to_tensor(number(length.plus(start)), torch.int64)
-        return torch.index_select(whole, along, positions)
+        return narrow_at(whole, along, number(length.plus(start)), -start)
     if start < 0 or combine("ge", stop, start) is not True:
         return None
     rest = whole.narrow(along, start, whole.shape[along] - start)

@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, filled, is_contiguous, mean, refuse_call
 from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
-from dycl_tvm.frontend.trace.values.grown_windows import Window, along, number_at
+from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -106,7 +106,7 @@ def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padd
         # rounded up, but the last window begins before the padding behind ends
         return Window(1, (min(2 * pad - reach - 2 + step, pad - 1) if ceil else 2 * pad - reach - 1) + step, step)
 
-    return along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
+    return layer_along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
 
 
 # -- as many windows as are asked for ------------------------------------------------------------------------------------------

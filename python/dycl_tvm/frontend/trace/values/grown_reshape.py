@@ -78,8 +78,8 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
         wanted[at] = -1
         return _in_order(func, t, wanted)
-    wanted[at] = shape[t.along]
-    if not _is_view(t, [t.length if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
+    wanted[at] = t.buffer.shape[t.along]
+    if not _is_joined(t, [t.length if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
@@ -107,7 +107,7 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if not at or wanted[at[0]] != -1:
         require(number(total) == (row * wanted[at[0]] if at else row), wrong)
     size = _divided(total, row, wrong) if at else row
-    if at and func is _T.view and not _is_view(t, [size if d in at else n for d, n in enumerate(wanted)]):
+    if at and func is _T.view and not _is_joined(t, [size if d in at else n for d, n in enumerate(wanted)]):
         return refuse_call(func, t)
     if at and math.prod(wanted[: at[0]]) == math.prod(t.buffer.shape[: t.along]):
         return _in_rows(t, wanted, at[0], size)
@@ -154,31 +154,31 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         return refuse_call(func, t)
     if -1 in asked:
         asked[asked.index(-1)] = _left_over(func, t, asked)
-    kept = _kept(t, asked)
-    opened: list[int] = []
-    for own, others in _between(t, asked, kept):
-        lengths, left = [d for d in own if d in t.lengths], [d for d in others if isinstance(asked[d], Length)]
-        sizes, rest = [t.buffer.shape[d] for d in own], [asked[d] for d in others]
-        if len(lengths) == len(left) == 1:
-            opened += lengths
-        elif lengths or left or math.prod(sizes) != math.prod(rest):
-            return _moved(func, t, asked)
-    shape = [as_number(n) for n in asked]
-    for d, w in kept.items():
-        shape[w] = t.buffer.shape[d]
-    lengths_kept = {w: t.lengths[d] for d, w in kept.items()}
-    if len(opened) > 1:
+    groups = _groups(_sizes(t), asked)
+    if groups is None or not all(_is_view(t, asked, *group) for group in groups):
         return _moved(func, t, asked)
-    if opened:
-        return _opened(func, t, shape, opened[0], lengths_kept)
-    if not _is_view(t, asked):  # it is a view, or a copy
+    whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
+    cut_off = False
+    for own, others in groups:
+        at, length = [d for d in others if not isinstance(asked[d], int)], [d for d in own if d in t.lengths]
+        if len(own) == len(others) == 1:  # it stays what it is
+            shape[others[0]] = t.buffer.shape[own[0]]
+            continue
+        for d, w in zip(length, at):
+            room, shape[w] = t.lengths[d].bounds[1], asked[w].bounds[1]
+            cut_off = cut_off or room != t.buffer.shape[d]
+            whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
+    if not t.contiguous_ and not all(t.is_joined(own) for own, _ in groups):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return new_in(func(t.padded(), shape), lengths_kept, t.contiguous_)
+    made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, t.contiguous_)
+    if cut_off:
+        stands_for_a_view(made, t)
+    return made
 
 
-def _is_view(t: Grown, asked: Sequence[Extent]) -> bool:
+def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
     """Whether eager surely gives a tensor such a shape without a copy: dimensions that are merged lie in memory as one."""
     groups = None if t.contiguous_ else _groups(_sizes(t), asked)
     return t.contiguous_ or (groups is not None and all(t.is_joined(own) for own, _ in groups))
@@ -204,39 +204,23 @@ def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[ran
     return found
 
 
-def _opened(func: Any, t: Grown, shape: list[Any], opened: int, kept: dict[int, Length]) -> Any:
-    """Change the part between dimensions that are kept in which one length is: the others are as long as the buffer meanwhile."""
-    part: Any = cut(t.padded(), {opened: t.lengths[opened]})
-    part.order = t.order
-    made = _of_one(func, part, shape)
-    lengths = made.lengths if isinstance(made, Grown) else {}
-    stands_for_a_view(made, t)
-    known = t.contiguous_ and (not lengths or made.contiguous_)
-    return new_in(made.padded() if isinstance(made, Grown) else made, {**kept, **lengths}, known)
-
-
-def _kept(t: Grown, asked: Sequence[Any]) -> dict[int, int]:
-    """Return which lengths stay what they are, in their order: the dimension of each, and that in the new shape."""
-    found: dict[int, int] = {}
-    own = list(t.lengths)
-    for d, size in enumerate(asked):
-        same = next((k for k, of in enumerate(own) if isinstance(size, Length) and is_same(t.lengths[of], size)), None)
-        if same is not None:
-            found[own[same]] = d
-            del own[: same + 1]
-    return found
-
-
-def _between(t: Grown, asked: Sequence[Any], kept: dict[int, int]) -> list[tuple[range, range]]:
-    """Return the dimensions between those that are kept, of the tensor and of the new shape."""
-    ends = [*kept.items(), (t.dim_(), len(asked))]
-    begins = [(0, 0), *[(d + 1, w + 1) for d, w in kept.items()]]
-    return [(range(a, c), range(b, d)) for (a, b), (c, d) in zip(begins, ends)]
+def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bool:
+    """Whether the elements of dimensions lie in the buffer of other ones as they do in that of a tensor: what is there is at its front."""
+    lengths, left = [d for d in own if d in t.lengths], [d for d in others if not isinstance(asked[d], int)]
+    if len(own) == len(others) == 1 or not (lengths or left):
+        return True
+    if len(lengths) != 1 or len(left) != 1:
+        return False
+    d, w = lengths[0], left[0]
+    rooms = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
+    behind = [math.prod(sizes) for sizes in (t.buffer.shape[d + 1 : own.stop], asked[w + 1 : others.stop])]  # type: ignore[arg-type]
+    before = [math.prod(sizes) for sizes in (t.buffer.shape[own.start : d], asked[others.start : w])]  # type: ignore[arg-type]
+    return before[0] == before[1] and rooms[0] * behind[0] == rooms[1] * behind[1]
 
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
-    if func is _T.view and not _is_view(t, asked):
+    if func is _T.view and not _is_joined(t, asked):
         return refuse_call(func, t)
     sizes: list[Extent] = list(asked)
     own, others = without(_product(_sizes(t)), _product(sizes))

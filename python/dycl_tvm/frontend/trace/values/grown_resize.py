@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, is_contiguous, refuse_call
 from dycl_tvm.frontend.trace.values.grown_pooling import means_of, windowed
 from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
-from dycl_tvm.frontend.trace.values.grown_windows import Window, along, length_after
+from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, length_after
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
@@ -54,7 +54,7 @@ def interpolate(
     factors = [factor for _, factor in asked]
     if mode == "nearest" and isinstance(x, Grown) and all(f is not None and f >= 1 and f == int(f) for f in factors):
         windows = {d: Window(int(factors[d - 2]), 0) for d in x.lengths if d > 0}
-        return along(func, x, lambda t: func(t, scale_factor=scale_factor), windows)
+        return layer_along(func, x, lambda t: func(t, scale_factor=scale_factor), windows)
     lengths: dict[int, Extent] = {**(x.lengths if isinstance(x, Grown) else {}), **extents}
     if mode == "area":
         longest = {d: _longest(n, f) for d, n, f in zip(dims, own, factors) if f is not None}

@@ -9,15 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.aligned import equalized_buffers
 from dycl_tvm.frontend.trace.values.arguments import leaves, tensors_of
-from dycl_tvm.frontend.trace.values.extents import Extent
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
-from dycl_tvm.frontend.trace.values.grown_math import Handler, new, new_in, refuse_call, takes
+from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call, takes
 from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLS
 from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
-from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 
 
@@ -51,20 +48,6 @@ def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any)
     return _of_rows()(func, t, num_groups, *args, **kwargs)
 
 
-def _grid_sample(func: Any, x: torch.Tensor, grid: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Read images at positions: each position is by itself, and so are channels and images. Where an image ends it has an edge."""
-    if rank_of(x) != rank_of(grid) or any(d > 1 for d in _lengths(x)) or rank_of(grid) - 1 in _lengths(grid):
-        return refuse_call(func, x, grid)
-    (images, places), batch = equalized_buffers([x, grid], [0, 0])
-    lengths: dict[int, Extent] = {0: batch, **{d: n for d, n in _lengths(x).items() if d}}
-    lengths |= {d + 1: n for d, n in _lengths(grid).items() if d}  # where the images have their channels
-    return new_in(func(images, places, *args, **kwargs), lengths)
-
-
-def _lengths(t: torch.Tensor) -> dict[int, Length]:
-    return t.lengths if isinstance(t, Grown) else {}
-
-
 _ALONG = {**LAYERS, **POOLS, **RESIZE}
 _DIMENSIONS = (1, 2, 3)
 HANDLERS: dict[Any, Handler] = {
@@ -73,8 +56,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.adaptive_avg_pool1d: _of_rows(3),
     **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},
     F.group_norm: _group_norm,
-    torch.pixel_shuffle: _of_rows(4),
     F.interpolate: _of_rows(),
-    F.grid_sample: _grid_sample,
 }
 HANDLERS.update({func: _or_along(handler, _ALONG[func]) for func, handler in HANDLERS.items() if func in _ALONG})

@@ -17,7 +17,7 @@ import torch
 _T = torch.Tensor
 _BUILTIN = (type(torch.sum), type(_T.sum), type(_T.__add__))
 #: Element by element too, though ATen has no tag for them.
-_POINTWISE = ("hardswish", "log_sigmoid", "float_power", "relu6", "isclose", "isreal", "special_expit")
+_POINTWISE = ("hardswish", "log_sigmoid", "float_power", "relu6", "isclose", "isreal", "special_expit", "polar", "complex")
 
 
 def named(names: str, *holders: Any) -> list[Any]:

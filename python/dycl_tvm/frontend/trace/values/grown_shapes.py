@@ -193,6 +193,15 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     return made
 
 
+def with_parts(func: Any, t: Grown) -> Any:
+    """View pairs of numbers as complex ones, or the other way round."""
+    if t.dim_() - 1 in t.lengths and func is torch.view_as_complex or not t.contiguous_:
+        return refuse_call(func, t)
+    made: Grown = cut(func(t.padded()), t.lengths)  # type: ignore[assignment]  # it grows
+    made.contiguous_ = True
+    return made
+
+
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     dim = dim % (t.dim_() + 1)
     return new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_)
@@ -348,14 +357,10 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:
     """Return a padded buffer, which holds the number behind its length already, and its length; what is negative takes something off."""
     (low_left, high_left), (low_right, high_right) = [bounded(n) if scalars.is_symbolic(n) else (n, n) for n in (left, right)]
-    known = combine("add", length, known_right) if left == 0 and (known_right := scalars.length_of(right)) is not None else None
     least, most = bounds_of(length)
-    if known is not None and combine("ge", known, 0) is True:
-        total: Extent = known  # type: ignore[assignment]  # a sum is a length
-    else:
-        size = as_number(length) + left + right
-        require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
-        total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
+    size = as_number(length) + left + right
+    require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
+    total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
     room = bounds_of(total)[1]
     if type(left) is int and left == 0:
         return fitted(whole, along, room, value), total
@@ -393,6 +398,19 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
+def linspace(func: Any, start: Any, end: Any, steps: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+    """Return so many numbers between two, as PyTorch computes them: from both ends."""
+    dtype, length = dtype or torch.get_default_dtype(), length_of_size(steps)
+    if not isinstance(length, Length) or dtype not in (torch.float32, torch.float64) or any(kwargs.values()):
+        return NotImplemented
+    if not all(type(x) in (int, float) for x in (start, end)):
+        return NotImplemented
+    at, last = torch.arange(most_of(length)), to_tensor(number(length) - 1, torch.int64)
+    step = (torch.tensor(end, dtype=dtype) - torch.tensor(start, dtype=dtype)) / last.clamp(min=1).to(dtype)
+    made = torch.where(at < (last + 1) // 2, start + step * at, end - step * (last - at))
+    return new(torch.where(last > 0, made, torch.tensor(start, dtype=dtype)), 0, length)
+
+
 def _steps(start: Any, end: Any, step: int) -> Extent | None:
     """Return how many steps there are between two numbers; None if they have no bounds. There must not be fewer than none."""
     if not all(type(n) is int or (scalars.is_symbolic(n) and n.node.is_int()) for n in (start, end)):
@@ -428,8 +446,10 @@ def full(func: Any, *args: Any, **kwargs: Any) -> Any:
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
-    if wanted is None or are_plain(wanted):
+    if wanted is None:
         return func(*buffers, *sizes, **kwargs)
+    if are_plain(wanted):
+        return func(*buffers, wanted, *rest, **kwargs)
     lengths = lengths_among(wanted)
     if lengths is None:
         return NotImplemented

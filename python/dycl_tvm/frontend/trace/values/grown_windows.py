@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.session import OfOneRun, apart, current
+from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, number
+from dycl_tvm.frontend.trace.values.extents import Extent, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, refuse_call
 from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew
 from dycl_tvm.frontend.trace.values.indices import require
-from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.frontend.trace.values.numbers import operand_of
-from dycl_tvm.hcfg.nodes import Value
+from dycl_tvm.frontend.trace.values.lengths import Length
 
 
 @dataclass(frozen=True)
@@ -35,29 +34,13 @@ class Window:
         return (self.times * n + self.more) // self.step
 
 
-class _Quotients(OfOneRun):
-    """What stands for quotients of lengths: one object for those that are equal."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, Any] = {}
-
-
-def length_after(window: Window, length: Length) -> Length | int:
+def length_after(window: Window, length: Length) -> Extent:
     """Return how long a result is; it is not negative."""
-    factor, constant = window.times * length.factor, window.times * length.constant + window.more
-    if factor % window.step == 0:
-        return Length(length.counter, factor // window.step, constant // window.step)
-    value = operand_of((number(length) * window.times + window.more) // window.step)
-    if not isinstance(value, Value):
-        return int(value)
-    low, high = (window.of(n) for n in length.bounds)
-    root, offset = length.counter.base or (length.counter, 0)
-    key = (id(root), factor, constant + factor * offset, window.step)  # the counter is the root and the offset
-    base = current().get(_Quotients).known.setdefault(key, (object(), root))
-    return Length(Counter(value, high, OfTheRun(), first=max(low, 0), base=(base, 0)), 1, 0)
+    least, most = (max(window.of(n), 0) for n in length.bounds)
+    return extent_of((number(length) * window.times + window.more) // window.step, least, most)
 
 
-def along(
+def layer_along(
     func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, Window], *others: torch.Tensor, fill: float = 0
 ) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.

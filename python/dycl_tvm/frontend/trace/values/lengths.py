@@ -40,7 +40,7 @@ class Counter:
     part : (Split, int) or None
         Of a part that a tensor was split into: the split, and which of its parts it is.
     base : (Value, int) or None
-        Of a number of the run: another value, and by how much it is larger. Where that is one, so are the numbers.
+        Of a number of the run: another value, or what stands for it, and by how much it is larger. Where that is one, so are the numbers.
     """
 
     value: Value
@@ -53,7 +53,7 @@ class Counter:
     claims: list[tuple[Block, int]] = field(default_factory=list)
     broken: bool = False
     part: tuple[Split, int] | None = None
-    base: tuple[Value, int] | None = None
+    base: tuple[Any, int] | None = None
 
 
 @dataclass(eq=False)
@@ -114,12 +114,6 @@ class Length:
 
 Affine = Length | int
 COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-
-
-def root_of(length: Length) -> tuple[Value, int, int]:
-    """Return a length by the first of the numbers that are known to be so far apart: equal ones are equal."""
-    root, offset = length.counter.base or (length.counter.value, 0)
-    return root, length.factor, length.constant + length.factor * offset
 
 
 def combine(op: str, a: Affine, b: Affine) -> Affine | None:

@@ -21,14 +21,14 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
+from dycl_tvm.frontend.trace.values.forms import Form
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
-from dycl_tvm.frontend.trace.values.products import note_product
+from dycl_tvm.frontend.trace.values.products import difference_of, form_after, note_product
 from dycl_tvm.frontend.trace.values.raising import check, expected
-from dycl_tvm.frontend.trace.values.sums import note_sum, sum_of
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -49,7 +49,9 @@ class Node:
     length : Length or None
         How it grows from trip to trip of a loop, if it does so steadily.
     base : (Value, int)
-        A number, and by how much this one is larger.
+        A number, or what stands for it, and by how much this one is larger.
+    form : Form or None
+        Of which numbers it is a sum, if it is more than that.
     counted : object or None
         The loop from whose number of the trip it follows, if Python knows that: unrolled, it is a plain number.
     test : Test, NumberTest or None
@@ -60,7 +62,8 @@ class Node:
         self.value, self.decision, self.bounds = value, decision, bounds
         self.mixed: Mixed | None = None
         self.length: Length | None = None
-        self.base: tuple[Value, int] = (value, 0)
+        self.base: tuple[Any, int] = (value, 0)
+        self.form: Form | None = None
         self.counted: Any = None
         self.test: Any = None
 
@@ -285,10 +288,6 @@ def _binary(op: str, swapped: bool) -> Any:
         affine = _affine(op, other, self) if swapped else _affine(op, self, other)
         if isinstance(affine, int):
             return affine
-        first, second = (other, self) if swapped else (self, other)
-        terms = sum_of(op, first, second)
-        if terms is not None and not terms[1]:
-            return terms[0]
         loop = counted_by(self) and counted_by(other, counted_by(self))
         if op in COMPARISONS and (loop or self.node.length is None) and (known := _by_bounds(op, self, other)) is not None:
             return known
@@ -297,16 +296,34 @@ def _binary(op: str, swapped: bool) -> Any:
             lengths = length_of(self), length_of(other)
             result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
+            first, second = (other, self) if swapped else (self, other)
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
-            note_sum(result, terms)
+            if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
+                base, more = self.node.base
+                result.node.base = (base, more + (other if op == "add" else -other))
+            if affine is None and result.node.bounds is not None and (form := form_after(op, first, second)) is not None:
+                known = form.bounds()
+                if known is not None and known[0] == known[1]:
+                    return known[0]
+                note_form(result, form)
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
         return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
+
+
+def note_form(x: Any, form: Form) -> None:
+    """Note of which numbers one is a sum, and what follows from that."""
+    x.node.form = form
+    root, factor, constant = form.of_one()
+    if factor == 1:
+        x.node.base = (root, constant)
+    if (known := form.bounds()) is not None:
+        x.node.bounds = (max(known[0], x.node.bounds[0]), min(known[1], x.node.bounds[1]))
 
 
 def counted(x: Any, ends: tuple[int, int], loop: Any) -> Any:
@@ -324,6 +341,8 @@ def counted_by(x: Any, loop: Any = None) -> Any:
 def _by_bounds(op: str, a: Any, b: Any) -> bool | None:
     """Return the truth of a comparison if it follows from the bounds of the numbers."""
     of_a, of_b = bounds_of(a), bounds_of(b)
+    if (apart_by := difference_of(a, b)) is not None:
+        of_a, of_b = apart_by, (0, 0)
     found = {COMPARE[op](x, y) for x in of_a for y in of_b} if of_a and of_b else {True, False}
     apart = of_a and of_b and (of_a[1] < of_b[0] or of_b[1] < of_a[0])
     return found.pop() if len(found) == 1 and (apart or op not in ("eq", "ne")) else None
@@ -412,10 +431,11 @@ def _signed(op: str) -> Any:
         value, type_ = (self.node.value, FLOAT) if self.node.kind == "float" else (as_int(self.node.value), INT)
         made = mark_mixed(emit(op, value, type_=type_), self.node.mixed)
         made.node.bounds = (self.node.bounds and op == "neg" and (-self.node.bounds[1], -self.node.bounds[0])) or None
-        if op == "neg" and self.node.is_int():
-            note_sum(made, sum_of("sub", 0, self))
-            affine = _affine("sub", 0, self)
-            return grown(made, affine) if isinstance(affine, Length) else made
+        if made.node.bounds is None or made.node.kind != "int":
+            return made
+        if (affine := _affine("mul", self, -1)) is not None:
+            return grown(made, affine)  # type: ignore[arg-type]  # it has a factor
+        note_form(made, form_after("mul", self, -1))  # type: ignore[arg-type]  # it has bounds
         return made
 
     return method

@@ -1,13 +1,19 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Products of numbers that are known only at run time: which numbers each was computed of, so that equal ones are known to be equal."""
+"""What is known of numbers that were computed of others: sums and quotients (:mod:`.forms`), and products, of which factors are known.
+
+So numbers that are equal in every run are known to be.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import torch
+
 from dycl_tvm.frontend.trace.session import OfOneRun, current
-from dycl_tvm.frontend.trace.values.lengths import Length, root_of
+from dycl_tvm.frontend.trace.values.forms import Form
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.hcfg.nodes import Value
 
 #: A number, and lengths: their product.
@@ -22,11 +28,51 @@ class _Products(OfOneRun):
         self.factors: dict[Value, Factors] = {}
 
 
+def _root(length: Length) -> tuple[Any, int, int]:
+    """Return a length by the first of the numbers that are known to be so far apart: equal ones are equal."""
+    root, offset = length.counter.base or (length.counter.value, 0)
+    return root, length.factor, length.constant + length.factor * offset
+
+
+def form_of(x: Any) -> Form | None:
+    """Return a whole number as a sum of others; None if it is not known to be small enough for one."""
+    if type(x) is int:
+        return Form({}, x)
+    if not isinstance(x, torch.SymInt) or x.node.bounds is None:
+        return None
+    if x.node.length is not None:
+        return Form.of(*_root(x.node.length))
+    root, offset = x.node.base
+    return x.node.form or Form.of(root, 1, offset)
+
+
+def form_after(op: str, a: Any, b: Any) -> Form | None:
+    """Return what an operation makes of two numbers, as a sum; None if it is none, or not known to be one."""
+    of_a, of_b = form_of(a), form_of(b)
+    if of_a is None or of_b is None:
+        return None
+    if op in ("add", "sub"):
+        return of_a.plus(of_b, 1 if op == "add" else -1)
+    if op == "mul" and not (of_a.terms and of_b.terms):
+        sum_, times = (of_a, of_b.constant) if of_a.terms else (of_b, of_a.constant)
+        return Form({}).plus(sum_, times)
+    if op in ("floordiv", "mod") and not of_b.terms and of_b.constant > 0:
+        quotient = of_a.over(of_b.constant)
+        return quotient if op == "floordiv" else of_a.plus(quotient, -of_b.constant)
+    return None
+
+
+def difference_of(a: Any, b: Any) -> tuple[int, int] | None:
+    """Return the least and the most by which one number may be larger than another; None if that is not known."""
+    form = form_after("sub", a, b)
+    return None if form is None else form.bounds()
+
+
 def factors_of(extent: Length | int) -> Factors:
     """Return what a length is the product of: itself, if nothing else is known."""
     if isinstance(extent, int):
         return extent, ()
-    root, factor, constant = root_of(extent)
+    root, factor, constant = _root(extent)
     found = None if constant else current().get(_Products).factors.get(root)
     if found is not None:
         return factor * found[0], found[1]
@@ -51,7 +97,7 @@ def note_product(made: Any, a: Any, b: Any) -> None:
         return
     number, lengths = of_a[0] * of_b[0], (*of_a[1], *of_b[1])
     products = current().get(_Products)
-    key = (number, tuple(sorted((id(root), factor, constant) for root, factor, constant in map(root_of, lengths))))
+    key = (number, tuple(sorted((id(root), factor, constant) for root, factor, constant in map(_root, lengths))))
     first = products.first.setdefault(key, made.node.value)
     products.factors.setdefault(first, (number, lengths))
     made.node.base = (first, 0)
@@ -61,7 +107,7 @@ def without(factors: Factors, taken: Factors) -> tuple[Factors, Factors]:
     """Return what is left of two products of which the lengths that both have are taken away."""
     left, rest = [], list(taken[1])
     for n in factors[1]:
-        same = next((m for m in rest if root_of(m) == root_of(n)), None)
+        same = next((m for m in rest if _root(m) == _root(n)), None)
         if same is None:
             left.append(n)
         else:
