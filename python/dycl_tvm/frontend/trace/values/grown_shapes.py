@@ -17,6 +17,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     Extent,
     as_number,
     bounds_of,
+    difference,
     extent_of,
     largest_of,
     summed,
@@ -415,15 +416,17 @@ def _steps(start: Any, end: Any, step: int) -> Extent | None:
     """Return how many steps there are between two numbers; None if they have no bounds. There must not be fewer than none."""
     if not all(type(n) is int or (scalars.is_symbolic(n) and n.node.is_int()) for n in (start, end)):
         return None
-    way, each = (end - start, step) if step > 0 else (start - end, -step)
-    known = scalars.length_of(way)
+    (first, last), each = ((start, end) if step > 0 else (end, start)), abs(step)
+    own = [scalars.length_of(n) for n in (last, first)]
+    known = combine("sub", *own) if None not in own else None  # type: ignore[arg-type]  # both are lengths
+    if known is None:  # a number that has left 64 bits lies before
+        require(last >= first, RuntimeError("upper bound and lower bound inconsistent with step sign"))
+        known = difference(last, first)
     if isinstance(known, int):
         return None if known < 0 else -(-known // each)
     if known is not None and each == 1:
-        return known
-    low, high = bounded(way)
-    if low < 0:
-        require(way >= 0, RuntimeError("upper bound and lower bound inconsistent with step sign"))
+        return known  # type: ignore[return-value]  # a difference is a length
+    low, high = bounded(way := last - first)
     ends = [max(-(-n // each), 0) for n in (low, high)]
     return extent_of((way + (each - 1)) // each if each > 1 else way, *ends)
 
