@@ -21,6 +21,7 @@ from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
+from dycl_tvm.verify.of_sizes import OfSizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import (
     Deviation,
@@ -117,7 +118,7 @@ def check_kernels(
     sites = sorted(_sites(lowered), key=lambda site: site.seconds(torch.float64))
     if not sites:
         return Kernels(total=len(graph.sub_dnns()), checked=len(graph.sub_dnns()))
-    checker = _Checker(lowered, compiled, accuracy, seed)
+    checker = _Checker(graph, lowered, compiled, accuracy, seed)
     done = set(known)
     for number, regime in enumerate(REGIMES):
         if regime.thorough and not thorough:
@@ -174,10 +175,10 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
 
 
 class _Checker:
-    def __init__(self, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
+    def __init__(self, graph: HCFG, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
         self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
         self.memory, self.fronts, self.size_slots = Memory(lowered.program), lowered.fronts, lowered.placement.sizes
-        self.result = Kernels()
+        self.of_sizes, self.result = OfSizes(graph), Kernels()
 
     def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
         """Compare one execution; whether there was one."""
@@ -240,7 +241,9 @@ class _Checker:
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
-            drawn = self.fronts.known(value, _operand(site.sub, value.type, regime, whole, noise), sizes)  # type: ignore[arg-type]
+            drawn = _operand(site.sub, value.type, regime, whole, noise)  # type: ignore[arg-type]
+            told = self.of_sizes.tensor(value, drawn, sizes)
+            drawn = self.fronts.known(value, drawn, sizes) if told is None else told
             array = pack(drawn, slot.type)
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)

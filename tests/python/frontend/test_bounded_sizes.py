@@ -296,7 +296,7 @@ def always_too_short(net, x, n):
 
 REFUSED = {
     "for every length": always_too_short,
-    "in between": lambda net, x, n: F.interpolate(frames(x, n), scale_factor=2, mode="linear"),
+    "in between of windows": lambda net, x, n: F.interpolate(frames(x, n)[..., None], scale_factor=0.5, mode="bilinear", antialias=True),
     "means by a number": lambda net, x, n: F.avg_pool2d(frames(x, n), 3, 1, 1, divisor_override=2),
     "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
     "another device": lambda net, x, n: torch.randn(n, device="meta"),

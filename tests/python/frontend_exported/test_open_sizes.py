@@ -244,6 +244,32 @@ class Blocks(nn.Module):
         return x.reshape(x.shape[0] // 8, 8, 4).sum(1)
 
 
+class Images(nn.Module):
+    """Operators that resize, and such as give places beside the largest elements."""
+
+    def forward(self, x: Tensor) -> Any:
+        h, w = x.shape[2:]
+        pooled = (
+            F.adaptive_max_pool2d(x, 2),
+            F.max_pool3d(x.unsqueeze(1), (1, 2, 2)),
+            F.adaptive_avg_pool2d(x, (3, 1)),
+            F.pixel_shuffle(x, 2),
+        )
+        sizes = F.interpolate(x, size=(h + 1, w), mode="bilinear", align_corners=True), F.interpolate(x, size=(5, w), mode="nearest-exact")
+        return pooled, sizes, [F.interpolate(x, scale_factor=2, mode=mode) for mode in ("nearest", "bilinear", "bicubic")]
+
+
+def test_images_of_any_size() -> None:
+    sizes = {0: Dim("B", min=2, max=3), 2: Dim("H", min=4, max=7), 3: Dim("W", min=4, max=6)}
+    for kept in (sizes, {0: sizes[0]}):
+        program = export(Images(), (torch.randn(2, 4, 5, 6),), dynamic_shapes=(kept,))
+        call = dycl_tvm.stage(program).interpret()
+        for b, h, w in [(3, 7, 6), (2, 4, 4), (2, 5, 6)] if len(kept) > 1 else [(3, 5, 6), (2, 5, 6)]:
+            x = torch.randn(b, 4, h, w)
+            for got, want in zip(pytree.tree_leaves(call(x)), pytree.tree_leaves(Images()(x)), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
 def test_the_bounds_of_the_program_are_those_of_the_artefact() -> None:
     b = Dim("B", min=1, max=8)
     program = export(Related(), (torch.randn(4), torch.randn(5)), dynamic_shapes={"x": {0: b}, "y": {0: b + 1}})

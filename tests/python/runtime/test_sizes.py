@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import dycl_tvm
@@ -143,6 +144,35 @@ def test_several_sizes_of_one_input(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             module(torch.zeros(ids, dtype=torch.int64), torch.ones(mask, dtype=torch.bool))
+
+
+class Images(nn.Module):
+    """A net that pads to a multiple, resizes to what it skipped, and makes pixels of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.down, self.up, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 6, 3, padding=1), nn.Conv2d(10, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h, w = x.shape[-2:]
+        skip = self.down(F.pad(x, (0, -w % 4, 0, -h % 4))).relu()
+        y = self.up(F.max_pool2d(skip, 3, 2, ceil_mode=True)).relu()
+        y = torch.cat([skip, F.interpolate(y, size=skip.shape[-2:], mode="bilinear", align_corners=False)], 1)
+        large = F.pixel_shuffle(self.last(y), 2)[:, :, : 2 * h, : 2 * w]
+        return large, F.interpolate(x, scale_factor=0.5), F.adaptive_avg_pool2d(y, 2).flatten(1)
+
+
+def test_images_of_any_size(tmp_path: Path) -> None:
+    model = Images().eval()
+    sizes = {0: dycl_tvm.Dim("B", max=2), 2: dycl_tvm.Dim("H", min=2, max=11), 3: dycl_tvm.Dim("W", min=2, max=9)}
+    artifact = dycl_tvm.build(model, torch.randn(1, 2, 6, 5), dynamic_shapes=[sizes])
+    artifact.export_library(tmp_path / "net.so", embed_params=True)
+    module = dycl_tvm.load(tmp_path / "net.so")
+    for b, h, w in [(2, 11, 9), (1, 2, 2), (2, 3, 8), (1, 9, 9), (2, 4, 5), (1, 11, 2)]:
+        x = torch.randn(b, 2, h, w)
+        for got, want in zip(module(x), model(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_that_were_returned_are_given_back(tmp_path: Path) -> None:

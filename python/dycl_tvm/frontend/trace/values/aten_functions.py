@@ -51,7 +51,9 @@ def call_by_function(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
     if function is None:
         return NotImplemented
     with current().functions:
-        return function(*args, **kwargs)
+        made = function(*args, **kwargs)
+    # a function may give one of the results only
+    return NotImplemented if isinstance(made, torch.Tensor) and len(func._schema.returns) != 1 else made
 
 
 def _has_a_length(func: OpOverload, args: tuple[Any, ...]) -> bool:
@@ -168,8 +170,22 @@ def _norm_of_this_batch(t: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     return F.instance_norm(t, None, None, weight, bias, True, *rest[1:]), KeptForGradients(), KeptForGradients()
 
 
-def _upsampled(t: Any, size: Any, factors: Any) -> Any:
-    return NotImplemented if size is not None or factors is None else F.interpolate(t, scale_factor=list(factors))
+def _upsampled(mode: str, aligns: bool) -> Callable[..., Any]:
+    """Return what resizes to sizes, or by factors: where an operator has both, it computes with factors that are not those of the sizes."""
+
+    def upsampled(t: Any, size: Any, *rest: Any, **named: Any) -> Any:
+        align = {"align_corners": rest[0]} if aligns and rest else {}
+        factors = [f for f in (*rest[len(align) :], *named.values()) if f is not None]
+        if (aligns and not align) or len(factors) + (size is not None) != 1 or (factors and not isinstance(factors[0], (tuple, list))):
+            return NotImplemented
+        return F.interpolate(t, None if size is None else list(size), list(factors[0]) if factors else None, mode, **align)
+
+    return upsampled
+
+
+def _with_places(func: Any) -> Callable[..., Any]:
+    """Return the largest elements, beside which an operator gives their places."""
+    return lambda *args: (func(*args), KeptForGradients())
 
 
 def _spread(func: Any) -> Callable[..., Any]:
@@ -213,12 +229,19 @@ _WRITTEN: dict[Any, Callable[..., Any]] = {
     _aten.amin: _of_all(torch.amin),
     _aten.convolution: _convolution,
     _aten._native_batch_norm_legit_no_training: _batch_norm,
-    _aten.max_pool2d_with_indices: lambda *args: (F.max_pool2d(*args), KeptForGradients()),
+    _aten.max_pool2d_with_indices: _with_places(F.max_pool2d),
+    _aten.max_pool3d_with_indices: _with_places(F.max_pool3d),
+    **{getattr(_aten, f"adaptive_max_pool{n}d"): _with_places(getattr(F, f"adaptive_max_pool{n}d")) for n in (1, 2, 3)},
+    _aten._adaptive_avg_pool2d: F.adaptive_avg_pool2d,
+    _aten._adaptive_avg_pool3d: F.adaptive_avg_pool3d,
     _aten.native_layer_norm: _layer_norm,
     _aten.constant_pad_nd: lambda t, pad, value=0: F.pad(t, pad, "constant", value),
     _aten.native_group_norm: _group_norm,
     _aten._native_batch_norm_legit: _norm_of_this_batch,
-    **dict.fromkeys([_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d], _upsampled),
+    **{getattr(_aten, f"upsample_nearest{n}d"): _upsampled("nearest", False) for n in (1, 2, 3)},
+    **{getattr(_aten, f"_upsample_nearest_exact{n}d"): _upsampled("nearest-exact", False) for n in (1, 2, 3)},
+    **{getattr(_aten, f"upsample_{mode}{n}d"): _upsampled(mode, True) for mode, n in (("linear", 1), ("bilinear", 2), ("bicubic", 2))},
+    _aten.upsample_trilinear3d: _upsampled("trilinear", True),
     _aten.var: _spread(torch.var),
     _aten.std: _spread(torch.std),
     _aten._to_copy: _to_copy,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from dycl_tvm.frontend.trace.session import OfOneRun, current
@@ -43,17 +44,19 @@ class Form:
 
     def bounds(self) -> tuple[int, int] | None:
         """Return between which numbers it is, if that follows from what its quotients are the quotients of."""
-        low = high = 0
-        form = self
-        for root, factor in self.terms.items():
-            if isinstance(root, _Quotient) and factor % root.by == 0:  # by * quotient = dividend - rest
-                times, less = factor // root.by, root.by - 1
-                form = form.plus(Form({root: 1}), -factor).plus(root.dividend, times)
-                low, high = low + min(0, -times * less), high + max(0, -times * less)
-        return None if form.terms else (form.constant + low, form.constant + high)
+        terms = {root: Fraction(factor) for root, factor in self.terms.items()}
+        low = high = Fraction(self.constant)
+        while (root := next((r for r in terms if isinstance(r, _Quotient)), None)) is not None:
+            times = terms.pop(root) / root.by  # a quotient is (dividend - rest) / by
+            ends = [times * (root.dividend.constant - rest) for rest in (0, root.by - 1)]
+            low, high = low + min(ends), high + max(ends)
+            for other, factor in root.dividend.terms.items():
+                terms[other] = terms.get(other, Fraction(0)) + times * factor
+            terms = {other: factor for other, factor in terms.items() if factor}
+        return None if terms else (math.ceil(low), math.floor(high))
 
     def of_one(self) -> tuple[Any, int, int]:
-        """Return one number, a factor and a constant; of several terms the number stands for their sum, without what all are multiples of."""
+        """Return one number, a factor and a constant; of several terms it stands for their sum, without what all are multiples of."""
         if len(self.terms) == 1:
             root, factor = next(iter(self.terms.items()))
             return root, factor, self.constant

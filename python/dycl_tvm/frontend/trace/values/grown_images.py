@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Images whose height and width are known only at run time: their pixels in channels, their windows as columns, and what is read between pixels."""
+"""Images whose sizes are known only at run time: their pixels in channels, their windows as columns, what is read between pixels."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ def _columns(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 
     if input.dim() != 4 or any(len(n) != 2 or type(n[0]) is not int or type(n[1]) is not int for n in numbers):
         return refuse_here("unfold() with such arguments")  # type: ignore[no-any-return]
     sizes, apart, pads, steps = numbers
+    for size in input.shape[1:]:
+        if (scalars.bounds_of(size) or (0, 0))[0] < 1:
+            require(size > 0, RuntimeError("unfold() of images without channels or pixels"))
     t = F.pad(input, (pads[1], pads[1], pads[0], pads[0]))
     for k in range(2):
         t = t.unfold(2 + k, (sizes[k] - 1) * apart[k] + 1, steps[k])[..., :: apart[k]]
@@ -90,7 +93,7 @@ def grid_sample(func: Any, x: Tensor, grid: Tensor, mode: Any = "bilinear", padd
     if rank != rank_of(grid) or rank - 1 in lengths:
         return refuse_call(func, x, grid)
     (images, places), batch = equalized_buffers([x, grid], [0, 0])
-    extents: dict[int, Extent] = {0: batch, **{1: n for d, n in own.items() if d == 1}}
+    extents: dict[int, Extent] = {0: batch, **{d: n for d, n in own.items() if d == 1}}
     extents |= {d + 1: n for d, n in lengths.items() if d}  # where the images have their channels
     if not any(d > 1 for d in own):
         return new_in(func(images, places, mode, padding_mode, align_corners), extents)

@@ -27,7 +27,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     refuse_call,
 )
 from dycl_tvm.frontend.trace.values.grown_shapes import bounded, cut_anew, most_of, one_length, pad_with
-from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, check_lengths, number_at
+from dycl_tvm.frontend.trace.values.grown_windows import Window, check_lengths, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import equalized
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
-from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, cut, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     buffer_of,
@@ -37,7 +37,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_rules import named
-from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, grown_or_plain, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic

@@ -6,7 +6,9 @@ What lies behind a length is made neutral, so that windows that reach beyond it 
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +19,7 @@ import torch.nn.functional as F
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, filled, is_contiguous, mean, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, is_contiguous, mean, refuse_call
 from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
 from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
@@ -55,7 +57,8 @@ def average_pool(
         made: torch.Tensor = func(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
         if as_it_is or not isinstance(x, StagedTensor):
             return made
-        pads, share = [], None
+        pads: list[int] = []
+        shares = []
         for k, d in enumerate(_around(func, t)):
             size, pad, step = number_at(kernel_size, k), number_at(padding, k), number_at(stride or kernel_size, k)
             count, room = int(made.shape[d]), int(x.shape[d])
@@ -65,12 +68,11 @@ def average_pool(
                 counted = torch.minimum(start + size, there + pad) - start
             else:
                 counted = torch.minimum(start + size, there) - start.clamp(min=0)
-            part = (size / counted.clamp(min=1)).to(x.dtype).reshape([-1 if k == d else 1 for k in range(t.dim_())])
-            share = part if share is None else share * part
+            shares.append((size / counted.clamp(min=1)).to(x.dtype).reshape([-1, *[1] * (t.dim_() - 1 - d)]))
         means: torch.Tensor = func(F.pad(x, pads), kernel_size, stride)
         for d in _around(func, t):
             means = means.narrow(d, 0, int(made.shape[d]))
-        return means * share
+        return means * functools.reduce(operator.mul, shares)
 
     return _pooled(func, t, layer, kernel_size, stride, padding, 1, ceil_mode, 0)
 
@@ -141,15 +143,15 @@ def _asked(func: Any, x: torch.Tensor, output_size: Any) -> dict[int, Extent] | 
     """Return how many windows are asked for along the last dimensions; None if that is not known, or there may be none."""
     around = _around(func, x)
     sizes = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * len(around)
-    own = [extent_at(x, rank_of(x) - d) for d in around]
+    own: list[Extent] = [extent_at(x, rank_of(x) - d) for d in around]  # type: ignore[misc]  # all are there
     if around[0] not in (1, 2) or len(sizes) != len(own) or (isinstance(x, Grown) and any(0 < d < around[0] for d in x.lengths)):
         return None
     found = [n if size is None else length_of_size(size) if is_symbolic(size) else size for n, size in zip(own, sizes)]
-    if not all(n is not None and bounds_of(n)[0] > 0 for n in found):
+    if not all(n is not None and (bounds_of(n)[0] > 0 or is_same(n, there)) for n, there in zip(found, own)):
         return None
     for n in own:
-        if bounds_of(n)[0] < 1:  # type: ignore[arg-type]  # all are there
-            require(as_number(n) > 0, RuntimeError("pooling of no elements along a dimension"))  # type: ignore[arg-type]
+        if bounds_of(n)[0] < 1:
+            require(as_number(n) > 0, RuntimeError("pooling of no elements along a dimension"))
     return dict(zip(around, found))
 
 
@@ -170,7 +172,7 @@ def windowed(
         there = own.get(d, int(made.shape[d]))
         if not is_same(there, count):
             most, fewest = bounds_of(there)[1], bounds_of(count)[0]
-            room = longest.get(d, min(most, -(-most // fewest) + 1))
+            room = longest.get(d, min(most, -(-most // max(fewest, 1)) + 1))
             made = _windows(made, d, there, count, room, taken)
             own[d] = count
     return cut_anew(made, own, known)
@@ -202,20 +204,15 @@ def _largest_of(parts: torch.Tensor, lengths: torch.Tensor, d: int) -> torch.Ten
     return _there(parts, lengths, d, -math.inf).amax(d)
 
 
-_MEANS = [[F.avg_pool1d, torch.avg_pool1d], [torch._C._nn.avg_pool2d], [torch._C._nn.avg_pool3d]]
-_LARGEST = [[F.max_pool1d, torch.max_pool1d], [F.max_pool2d], [F.max_pool3d]]
-_ADAPTIVE = [[F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], [torch._C._nn.adaptive_avg_pool2d], [torch._C._nn.adaptive_avg_pool3d]]
-_ADAPTIVE_LARGEST = [[F.adaptive_max_pool1d], [F.adaptive_max_pool2d], [F.adaptive_max_pool3d]]
+_MEANS = {F.avg_pool1d: 1, torch.avg_pool1d: 1, torch._C._nn.avg_pool2d: 2, torch._C._nn.avg_pool3d: 3}
+_LARGEST = {F.max_pool1d: 1, torch.max_pool1d: 1, F.max_pool2d: 2, F.max_pool3d: 3}
+_SO_MANY_MEANS = {
+    **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], 1),
+    torch._C._nn.adaptive_avg_pool2d: 2,
+    torch._C._nn.adaptive_avg_pool3d: 3,
+}
+_SO_MANY_LARGEST = {F.adaptive_max_pool1d: 1, F.adaptive_max_pool2d: 2, F.adaptive_max_pool3d: 3}
 #: How many dimensions a layer mixes.
-_AROUND: dict[Any, int] = {
-    func: n for group in (_MEANS, _LARGEST, _ADAPTIVE, _ADAPTIVE_LARGEST) for n, funcs in enumerate(group, 1) for func in funcs
-}
-SIZED: dict[Any, Handler] = {
-    **dict.fromkeys(sum(_ADAPTIVE, []), adaptive_average),
-    **dict.fromkeys(sum(_ADAPTIVE_LARGEST, []), adaptive_largest),
-}
-HANDLERS: dict[Any, Handler] = {
-    **SIZED,
-    **dict.fromkeys(sum(_MEANS, []), average_pool),
-    **dict.fromkeys(sum(_LARGEST, []), max_pool),
-}
+_AROUND: dict[Any, int] = {**_MEANS, **_LARGEST, **_SO_MANY_MEANS, **_SO_MANY_LARGEST}
+SIZED: dict[Any, Handler] = {**dict.fromkeys(_SO_MANY_MEANS, adaptive_average), **dict.fromkeys(_SO_MANY_LARGEST, adaptive_largest)}
+HANDLERS: dict[Any, Handler] = {**SIZED, **dict.fromkeys(_MEANS, average_pool), **dict.fromkeys(_LARGEST, max_pool)}

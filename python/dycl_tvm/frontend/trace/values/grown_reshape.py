@@ -16,9 +16,19 @@ import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
-from dycl_tvm.frontend.trace.values.grown_math import Handler, at_front, count_in, flat, moved_apart, multiplied, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import (
+    Handler,
+    at_front,
+    count_in,
+    dtype_of,
+    flat,
+    moved_apart,
+    multiplied,
+    new_in,
+    refuse_call,
+)
 from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
@@ -30,6 +40,8 @@ _T = torch.Tensor
 def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     """Give the elements another shape."""
     wanted = flat(sizes)
+    if 0 in _sizes(t) and any(type(n) is int and n == 0 for n in wanted) and not any(type(n) is int and n == -1 for n in wanted):
+        return _of_nothing(func, t, wanted)
     several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1
     return _of_several(func, t, wanted) if several else _of_one(func, t, wanted)
 
@@ -42,6 +54,16 @@ def flatten(func: Any, t: Grown, start_dim: int = 0, end_dim: int = -1) -> Any:
     merged = [d for d in t.lengths if first <= d <= last]
     count: Any = -1 if merged and len(t.lengths) == 1 else count_in(t, range(first, last + 1))
     return reshape(_T.reshape, t, [*t.sizes()[:first], count, *t.sizes()[last + 1 :]])
+
+
+def _of_nothing(func: Any, t: Grown, wanted: list[Any]) -> Any:
+    """Give no elements another shape of none: no size of it has to be one of the tensor's."""
+    asked = [n if type(n) is int else length_of_size(n) for n in wanted]
+    if None in asked:
+        return refuse_call(func, t)
+    made = new_in(torch.zeros([bounds_of(n)[1] for n in asked], dtype=dtype_of(t)), dict(enumerate(asked)))
+    stands_for_a_view(made, t)
+    return made
 
 
 # -- one length ---------------------------------------------------------------------------------------------------------------
@@ -165,7 +187,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
             shape[others[0]] = t.buffer.shape[own[0]]
             continue
         for d, w in zip(length, at):
-            room, shape[w] = t.lengths[d].bounds[1], asked[w].bounds[1]
+            room, shape[w] = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
             cut_off = cut_off or room != t.buffer.shape[d]
             whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
     if not t.contiguous_ and not all(t.is_joined(own) for own, _ in groups):  # it is a view, or a copy
@@ -214,8 +236,7 @@ def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bo
     d, w = lengths[0], left[0]
     rooms = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
     behind = [math.prod(sizes) for sizes in (t.buffer.shape[d + 1 : own.stop], asked[w + 1 : others.stop])]  # type: ignore[arg-type]
-    before = [math.prod(sizes) for sizes in (t.buffer.shape[own.start : d], asked[others.start : w])]  # type: ignore[arg-type]
-    return before[0] == before[1] and rooms[0] * behind[0] == rooms[1] * behind[1]
+    return rooms[0] * behind[0] == rooms[1] * behind[1]  # so there is as much before them
 
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:

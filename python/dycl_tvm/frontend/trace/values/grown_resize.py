@@ -47,13 +47,13 @@ def interpolate(
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     dims = range(2, rank_of(x))
     own: list[Extent] = [extent_at(x, rank_of(x) - d) for d in dims]  # type: ignore[misc]  # all are there
-    for n in [*own, *(m for m, _ in asked)]:
+    for n in [*own, *(m for m, _ in asked if mode != "area")]:
         if bounds_of(n)[0] < 1:
             require(as_number(n) > 0, RuntimeError("Input and output sizes should be greater than 0"))
     extents: dict[int, Extent] = dict(zip(dims, [m for m, _ in asked]))
     factors = [factor for _, factor in asked]
     if mode == "nearest" and isinstance(x, Grown) and all(f is not None and f >= 1 and f == int(f) for f in factors):
-        windows = {d: Window(int(factors[d - 2]), 0) for d in x.lengths if d > 0}
+        windows = {d: Window(int(factors[d - 2] or 1), 0) for d in x.lengths if d > 0}
         return layer_along(func, x, lambda t: func(t, scale_factor=scale_factor), windows)
     lengths: dict[int, Extent] = {**(x.lengths if isinstance(x, Grown) else {}), **extents}
     if mode == "area":
@@ -88,7 +88,7 @@ def _asked(x: torch.Tensor, size: Any, scale_factor: Any, recompute: Any) -> lis
             factor = None if recompute else float(n) if asked is not None else None
         else:
             asked, factor = length_of_size(n) if is_symbolic(n) else n if type(n) is int else None, None
-        if asked is None or recompute and scale_factor is None:
+        if asked is None or (recompute and scale_factor is None):
             return None
         found.append((asked, factor))
     return found

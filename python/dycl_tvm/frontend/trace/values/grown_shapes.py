@@ -196,7 +196,7 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
 
 def with_parts(func: Any, t: Grown) -> Any:
     """View pairs of numbers as complex ones, or the other way round."""
-    if t.dim_() - 1 in t.lengths and func is torch.view_as_complex or not t.contiguous_:
+    if (t.dim_() - 1 in t.lengths and func is torch.view_as_complex) or not t.contiguous_:
         return refuse_call(func, t)
     made: Grown = cut(func(t.padded()), t.lengths)  # type: ignore[assignment]  # it grows
     made.contiguous_ = True

@@ -27,7 +27,7 @@ from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
-from dycl_tvm.frontend.trace.values.products import difference_of, form_after, note_product
+from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_sum
 from dycl_tvm.frontend.trace.values.raising import check, expected
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
@@ -85,14 +85,10 @@ class Node:
     def is_nested_int(self) -> bool:
         return False
 
+    is_constant = has_hint = is_nested_int
+
     def is_symbolic(self) -> bool:
         return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def has_hint(self) -> bool:
-        return False
 
     def maybe_as_int(self) -> None:
         return None
@@ -303,27 +299,14 @@ def _binary(op: str, swapped: bool) -> Any:
             if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
                 base, more = self.node.base
                 result.node.base = (base, more + (other if op == "add" else -other))
-            if affine is None and result.node.bounds is not None and (form := form_after(op, first, second)) is not None:
-                known = form.bounds()
-                if known is not None and known[0] == known[1]:
-                    return known[0]
-                note_form(result, form)
+            if affine is None and (plain := note_sum(result, op, first, second)) is not None:
+                return plain
         if affine is not None:
             return grown(result, affine)
         mixed = self.node.mixed or mixed_of(other)
         return result if mixed is None else mark_mixed(result, _mixed_result(mixed, op, self, other))
 
     return method
-
-
-def note_form(x: Any, form: Form) -> None:
-    """Note of which numbers one is a sum, and what follows from that."""
-    x.node.form = form
-    root, factor, constant = form.of_one()
-    if factor == 1:
-        x.node.base = (root, constant)
-    if (known := form.bounds()) is not None:
-        x.node.bounds = (max(known[0], x.node.bounds[0]), min(known[1], x.node.bounds[1]))
 
 
 def counted(x: Any, ends: tuple[int, int], loop: Any) -> Any:
@@ -435,7 +418,7 @@ def _signed(op: str) -> Any:
             return made
         if (affine := _affine("mul", self, -1)) is not None:
             return grown(made, affine)  # type: ignore[arg-type]  # it has a factor
-        note_form(made, form_after("mul", self, -1))  # type: ignore[arg-type]  # it has bounds
+        note_sum(made, "mul", self, -1)
         return made
 
     return method

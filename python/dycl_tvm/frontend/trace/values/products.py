@@ -62,6 +62,23 @@ def form_after(op: str, a: Any, b: Any) -> Form | None:
     return None
 
 
+def note_sum(made: Any, op: str, a: Any, b: Any) -> int | None:
+    """Let what was computed of two numbers be known as a sum of others, and what follows from that; return it if it is a plain number."""
+    form = form_after(op, a, b) if made.node.bounds is not None else None
+    if form is None:
+        return None
+    ends = form.bounds()
+    if ends is not None and ends[0] == ends[1]:
+        return ends[0]
+    made.node.form = form
+    root, factor, constant = form.of_one()
+    if factor == 1:
+        made.node.base = (root, constant)
+    if ends is not None:
+        made.node.bounds = (max(ends[0], made.node.bounds[0]), min(ends[1], made.node.bounds[1]))
+    return None
+
+
 def difference_of(a: Any, b: Any) -> tuple[int, int] | None:
     """Return the least and the most by which one number may be larger than another; None if that is not known."""
     form = form_after("sub", a, b)
