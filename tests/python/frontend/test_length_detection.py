@@ -74,6 +74,40 @@ def test_boxes(program):
     check(program, SCORES)
 
 
+def of_two_images(scores, others):
+    """What heads do with the regions of a batch: they are computed together, and split again."""
+    parts = [found(scores)[0], found(others)[0]]
+    counts = [part.shape[0] for part in parts]
+    together = torch.cat(parts)
+    total = 0
+    for count in counts:
+        total += count
+    codes = together * 2
+    if total > 0:
+        codes = codes.reshape(total, -1)
+    boxes = torch.stack([together + codes, together - codes], 1)
+    if total > 0:
+        boxes = boxes.reshape(total, -1, 4)
+    return boxes.split(counts, 0)
+
+
+def resized(scores, size=(5, 7)):
+    """Masks of as many objects as there are, as channels of an image."""
+    boxes, best = found(scores)
+    if not len(best):
+        return torch.zeros(size)
+    masks = boxes[:, :, None] * torch.arange(3.0) + best[:, None, None]
+    return torch.nn.functional.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0].argmax(0)
+
+
+def test_a_batch():
+    check(of_two_images, [(a, b) for (a,), (b,) in zip(SCORES, [*SCORES[2:], *SCORES[:2]])])
+
+
+def test_masks_of_as_many_objects_as_there_are():
+    check(resized, SCORES, paths=2)
+
+
 class Backbone(torch.nn.Module):
     out_channels = 32
 

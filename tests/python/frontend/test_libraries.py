@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import copy
+import types
 
 import pytest
 import torch
 from differential import stage
 
+import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.verify.same import difference
 
@@ -372,3 +374,59 @@ def test_matching_of_points_that_are_pruned():
     assert {r["stop"] for r in results} == {1, 2}
     assert len({r["log_assignment"].shape for r in results}) > 2
     compare(match, calls)
+
+
+CONFORMERS = {
+    "Wav2Vec2ConformerModel": {
+        **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "conv_dim": (8, 8)},
+        **{"conv_stride": (5, 4), "conv_kernel": (10, 4), "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},
+        **{"conv_depthwise_kernel_size": 5, "max_source_positions": 100},
+    },
+    "ParakeetEncoder": {
+        **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "conv_kernel_size": 5},
+        **{"subsampling_factor": 4, "subsampling_conv_channels": 8, "num_mel_bins": 16, "max_position_embeddings": 64},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name, options", [*((n, {}) for n in CONFORMERS), ("Wav2Vec2ConformerModel", {"position_embeddings_type": "rotary"})]
+)
+def test_conformers(name, options):
+    """Time is open, and a mask says how long each sequence is."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    model = model(model.config_class(**CONFORMERS[name], **options)).eval()
+    tail = (16,) if name == "ParakeetEncoder" else ()
+    most, calls = 200, []
+    time = dycl_tvm.Dim("T", min=60, max=most)
+    for n, less in ((most, 60), (61, 0), (133, 70)):
+        x = torch.randn(2, n, *tail, generator=torch.Generator().manual_seed(n))
+        calls.append((x, (torch.arange(n) < torch.tensor([[n], [n - less]])).long()))
+
+    def run(x, mask):
+        return model(x, attention_mask=mask)[0]
+
+    call = stage(run, calls[0], dynamic_shapes=({1: time}, {1: time})).interpret()
+    with torch.no_grad():
+        assert all(difference(run(*copy.deepcopy(given)), call(*given)) is None for given in calls)
+
+
+def test_segments_of_an_image():
+    """As many masks are resized as objects were found: none, one, several."""
+    processing = pytest.importorskip("transformers.models.detr.image_processing_detr", reason="transformers is not installed")
+    processor = object.__new__(processing.DetrImageProcessor)
+
+    def segments(logits, masks):
+        outputs = types.SimpleNamespace(logits=logits, pred_masks=masks)
+        return processor.post_process_instance_segmentation(outputs, 0.3, 0.3, 0.1, target_sizes=[(12, 16)])
+
+    calls = []
+    for k, bias in enumerate((0.0, 6.0, -6.0, 2.0)):
+        noise = torch.Generator().manual_seed(k)
+        logits = torch.randn(1, 3, 4, generator=noise) * 3
+        logits[..., -1] += bias
+        calls.append((logits, torch.randn(1, 3, 6, 8, generator=noise) * 4))
+    assert len({len(segments(*call)[0]["segments_info"]) for call in calls}) > 2
+    compare(segments, calls)

@@ -67,7 +67,9 @@ class Grown(StagedTensor):
     lengths : dict
         How much there is of each such dimension, in the order of the dimensions.
     order : tuple of int or None
-        Its dimensions, turned so that it surely lies in memory as a tensor that was made anew does; None if they are not known.
+        Its dimensions from the outermost in memory to the innermost, as eager has them; None if they are not known.
+    gaps : frozenset of int
+        Before which places in that order there may be gaps, as in a part of a tensor. Without any it lies as one that was made anew.
     below : Length, int or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
@@ -75,6 +77,7 @@ class Grown(StagedTensor):
     buffer: TensorType
     lengths: dict[int, Length]
     order: tuple[int, ...] | None = None
+    gaps: frozenset[int] = frozenset()
     below: Length | int | None = None
 
     @staticmethod
@@ -118,11 +121,21 @@ class Grown(StagedTensor):
     @property
     def contiguous_(self) -> bool:
         """Whether it surely lies in memory as a tensor that was made anew does."""
-        return self.order is not None and self.order == tuple(range(len(self.buffer.shape)))
+        return self.order == tuple(range(len(self.buffer.shape))) and not self.gaps
 
     @contiguous_.setter
     def contiguous_(self, known: bool) -> None:
-        self.order = tuple(range(len(self.buffer.shape))) if known else None
+        self.order, self.gaps = (tuple(range(len(self.buffer.shape))) if known else None), frozenset()
+
+    def is_joined(self, dims: Collection[int]) -> bool:
+        """Whether dimensions surely lie in memory as one: other sizes that they are given are a view."""
+        sizes = self.buffer.shape
+        dims = [d for d in dims if d in self.lengths or sizes[d] != 1]
+        if len(dims) < 2 or self.order is None:
+            return len(dims) < 2
+        first, last = self.order.index(dims[0]), self.order.index(dims[-1])
+        between = [d for d in self.order[first : last + 1] if d in self.lengths or sizes[d] != 1]
+        return between == dims and not any(first < place <= last for place in self.gaps)
 
     def held_type(self) -> TensorType:
         """Return the type of the buffer."""

@@ -22,7 +22,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import broadcast, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, as_size, bounds_of, is_size
-from dycl_tvm.frontend.trace.values.grown import Grown, copied_or_itself, cut, grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, copied_or_itself, cut, grown, number
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import meta_of, strides_of
@@ -145,17 +145,36 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
-    plain = form is torch.contiguous_format or (form is None and all(map(is_contiguous, tensors)))
-    leads = form is None and args and args[0] is first and list(buffer(first).shape) == list(result.shape)
-    if not plain and leads and all(is_same(n, extents[first.dim_() - d]) for d, n in first.lengths.items()):
-        made.order = first.order  # PyTorch lays a result out as the first operand
-    else:
-        made.contiguous_ = plain
+    made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(_is_in_order, tensors)))
+    if form is None and not made.contiguous_:
+        made.order = _order_of(func, args, tensors, made)
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
         made.below = combine("add", first.below, args[1])  # type: ignore[assignment]  # a sum is a length
     return made
 
 
+def _is_in_order(t: torch.Tensor) -> bool:
+    """Whether each dimension surely lies in memory within those before it, whatever lies between its elements."""
+    if isinstance(t, Grown):
+        return t.order == tuple(range(t.dim_()))
+    rows = [[n for n, size in zip(strides, t.shape) if size > 1 and n] for strides in strides_of(t)]
+    return all(row == sorted(row, reverse=True) for row in rows)
+
+
+def _order_of(func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Grown) -> tuple[int, ...] | None:
+    """Return in which order the dimensions of a result lie in memory: as those of the operands, or of the first one."""
+    whole = [t for t in tensors if list(buffer_type(t).shape) == list(made.buffer.shape)]
+    for t in whole:  # one of a single element along a dimension has no place for it
+        if isinstance(t, Grown) and any(not is_same(n, made.lengths.get(d)) for d, n in t.lengths.items()):
+            return None
+    if not whole or (len(tensors) > 1 and not (func in _IN_ORDER and args[0] is whole[0])):
+        return None
+    first = whole[0]
+    return first.order if isinstance(first, Grown) else tuple(range(first.dim())) if is_contiguous(first) else None
+
+
+#: What lays its result out as its first operand lies, if that is of the shape of the result.
+_IN_ORDER = tuple(getattr(_T, f"{of}{name}{of}") for name in ("add", "sub", "mul") for of in ("", "__"))
 _ADDITIONS = (_T.__add__, _T.add, torch.add)
 
 
@@ -172,7 +191,7 @@ def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if result is whole:
         return t
     made: Grown = cut(result, t.lengths)  # type: ignore[assignment]  # it grows
-    made.contiguous_, made.below = t.contiguous_, t.below if not made.is_floating() and made.element_bytes() >= 4 else None
+    made.order, made.below = t.order, t.below if not made.is_floating() and made.element_bytes() >= 4 else None
     return made
 
 

@@ -105,12 +105,30 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         made = part.padded() if isinstance(part, Grown) else part
     if extents:
         made = cut(made, extents)
-    if isinstance(made, Grown) and all(entries[i] == slice(None) for i in at if type(entries[i]) is slice) and plain:
-        made.below = t.below if all(type(entries[i]) is slice for i in at) else None
-        picked = [type(e) is int for e in entries if e is not None]
-        if t.contiguous_ and picked == sorted(picked, reverse=True) and all(e in (None, slice(None)) or type(e) is int for e in entries):
-            made.contiguous_ = True  # items of the first dimensions are picked
+    if isinstance(made, Grown):
+        if all(entries[i] == slice(None) for i in at if type(entries[i]) is slice) and plain:
+            made.below = t.below if all(type(entries[i]) is slice for i in at) else None
+        made.order, made.gaps = _order_after(t, entries)
     return _as_part(t, made, around, dims)
+
+
+def _order_after(t: Grown, entries: list[Any]) -> tuple[tuple[int, ...] | None, frozenset[int]]:
+    """Return in which order the dimensions of a part lie in memory, and where there are gaps."""
+    if t.order is None:
+        return None, frozenset()
+    stays = [e is None or type(e) is slice for e in entries]
+    own = [i for i, e in enumerate(entries) if e is not None]
+    places: list[int | None] = []  # the dimensions that stay, and None where there is a gap
+    for place, d in enumerate(t.order):
+        e, at = entries[own[d]], sum(stays[: own[d]])
+        whole = type(e) is slice and e.start in (None, 0) and e.stop is None and e.step in (None, 1)
+        places += [None] * (place in t.gaps or not whole)
+        places += [at, *[None] * (e.step not in (None, 1))] if type(e) is slice else []
+    places += [None] * (len(t.order) in t.gaps)
+    for at in sorted((sum(stays[:i]) for i, e in enumerate(entries) if e is None), reverse=True):  # of one element: they lie anywhere
+        places.insert(places.index(at + 1) if at + 1 in places else len(places), at)
+    before = [sum(d is not None for d in places[:i]) for i in range(len(places))]
+    return tuple([d for d in places if d is not None]), frozenset([n for n, d in zip(before, places) if d is None and n])
 
 
 def _as_part(t: Grown, part: torch.Tensor, whole: torch.Tensor, dims: dict[int, bool]) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     at_front,
@@ -87,8 +87,9 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
             return _in_order(func, t, wanted)
-        at, length = asked[0], t.length  # as many elements as there are
+        at = asked[0]
         require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
+        t = _as_long_as(t, length)
     if at is None or not is_same(length, t.length):
         return _in_order(func, t, wanted)
     if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
@@ -99,13 +100,21 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
         wanted[at] = -1
         return _in_order(func, t, wanted)
-    wanted[at] = shape[t.along]
-    splits = _splits(shape[: t.along], wanted[:at]) and _splits(shape[t.along + 1 :], wanted[at + 1 :])
-    if not t.contiguous_ and not splits and (at, wanted) != (t.along, shape):  # it is a view, or a copy
+    wanted[at] = t.buffer.shape[t.along]
+    if not _is_joined(t, [t.length if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
     return new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)
+
+
+def _as_long_as(t: Grown, length: Length) -> Grown:
+    """Return a tensor with another length, which is as large in this call: the program asks for it by that."""
+    whole = fitted(t.padded(), t.along, length.bounds[1])
+    made: Grown = cut(whole, {t.along: length})  # type: ignore[assignment]  # it has a length
+    made.order, made.gaps, made.below = t.order, t.gaps, t.below
+    stands_for_a_view(made, t)
+    return made
 
 
 def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
@@ -115,18 +124,20 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if not isinstance(total, Length) or len(at) > 1:
         return _of_several(func, t, wanted)
     wrong, row = RuntimeError("the shape is invalid for the number of elements"), math.prod(n for d, n in enumerate(wanted) if d not in at)
-    if not row or (func is _T.view and not t.contiguous_ and not _are_split(t, wanted, at)):
+    if not row or (not at and func is _T.view and not t.contiguous_):
         return refuse_call(func, t)
     if not at or wanted[at[0]] != -1:
         require(number(total) == (row * wanted[at[0]] if at else row), wrong)
+    size = _divided(total, row, wrong) if at else row
+    if at and func is _T.view and not _is_joined(t, [size if d in at else n for d, n in enumerate(wanted)]):
+        return refuse_call(func, t)
     if at and math.prod(wanted[: at[0]]) == math.prod(t.buffer.shape[: t.along]):
-        return _in_rows(t, wanted, at[0], _divided(total, row, wrong))
+        return _in_rows(t, wanted, at[0], size)
     elements = at_front(t).reshape(-1)
     if not at:
         made = elements.narrow(0, 0, row).view(wanted) if row <= elements.shape[0] else refuse_call(func, t)
         stands_for_a_view(made, t)
         return made
-    size = _divided(total, row, wrong)
     room, rows = bounds_of(size)[1], math.prod(wanted[: at[0]])
     if rows > 1 and isinstance(size, Length):  # each row is as long as it is at run time
         whole = moved_apart(elements, [size if d in at else n for d, n in enumerate(wanted)])
@@ -135,15 +146,6 @@ def _in_order(func: Any, t: Grown, wanted: list[Any]) -> Any:
     made = grown_or_plain(whole, at[0], size, True)
     stands_for_a_view(made, t)
     return made
-
-
-def _are_split(t: Grown, wanted: list[Any], at: list[int]) -> bool:
-    """Whether dimensions are only split, also the one of unknown length."""
-    shape, behind = t.buffer.shape, wanted[at[0] + 1 :] if at else []
-    rest = math.prod(shape[t.along + 1 :])
-    parts, left = divmod(math.prod(behind), rest) if rest else (0, 1)
-    split = not left and parts > 0 and t.length.factor % parts == 0 and t.length.constant % parts == 0
-    return bool(at) and split and _splits(shape[: t.along], wanted[: at[0]]) and _splits([parts, *shape[t.along + 1 :]], behind)
 
 
 def _in_rows(t: Grown, wanted: list[Any], at: int, size: Extent) -> Any:
@@ -166,17 +168,6 @@ def _divided(total: Length, by: int, wrong: Exception) -> Extent:
     return extent_of(n // by, total.bounds[0] // by, total.bounds[1] // by)
 
 
-def _splits(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether dimensions are only split, or stay: that is a view, however a tensor lies in memory."""
-    left = [n for n in wanted if n != 1]
-    for size in sizes:
-        while size > 1 and left and size % left[0] == 0:
-            size //= left.pop(0)
-        if size != 1:
-            return False
-    return not left
-
-
 # -- several lengths -----------------------------------------------------------------------------------------------------------
 def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     """Give a tensor another shape, where it has several lengths, or the shape has."""
@@ -189,19 +180,17 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
         return _moved(func, t, asked)
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
-    splits, cut_off = True, False
+    cut_off = False
     for own, others in groups:
         at, length = [d for d in others if not isinstance(asked[d], int)], [d for d in own if d in t.lengths]
         if len(own) == len(others) == 1:  # it stays what it is
             shape[others[0]] = t.buffer.shape[own[0]]
             continue
-        sizes = [t.buffer.shape[d] for d in own]
-        splits = splits and (sum(n != 1 for n in sizes) == 1 if at else _splits(sizes, [asked[d] for d in others]))
         for d, w in zip(length, at):
             room, shape[w] = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
             cut_off = cut_off or room != t.buffer.shape[d]
             whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
-    if not t.contiguous_ and not splits:  # it is a view, or a copy
+    if not t.contiguous_ and not all(t.is_joined(own) for own, _ in groups):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
@@ -209,6 +198,12 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if cut_off:
         stands_for_a_view(made, t)
     return made
+
+
+def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
+    """Whether eager surely gives a tensor such a shape without a copy: dimensions that are merged lie in memory as one."""
+    groups = None if t.contiguous_ else _groups(_sizes(t), asked)
+    return t.contiguous_ or (groups is not None and all(t.is_joined(own) for own, _ in groups))
 
 
 def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[range, range]] | None:
@@ -221,10 +216,12 @@ def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[ran
             (n, lengths), (m, others) = without(_product(sizes[a:i]), _product(wanted[b:j]))
             if (n, lengths) == (m, others):
                 break
-            first = len(lengths) < len(others) if not (lengths and others) and len(lengths) != len(others) else n < m
-            if (lengths and others) or (first and i == len(sizes)) or (not first and j == len(wanted)):
+            first = len(lengths) < len(others) if len(lengths) != len(others) else n < m
+            apart = bool(lengths and others)  # which of the two is larger is not known
+            more, others_more = i + (first or apart), j + (not first or apart)
+            if more > len(sizes) or others_more > len(wanted):
                 return None
-            i, j = (i + 1, j) if first else (i, j + 1)
+            i, j = more, others_more
         found.append((range(a, i), range(b, j)))
     return found
 
@@ -244,7 +241,7 @@ def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bo
 
 def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
-    if func is _T.view and not t.contiguous_:
+    if func is _T.view and not _is_joined(t, asked):
         return refuse_call(func, t)
     sizes: list[Extent] = list(asked)
     own, others = without(_product(_sizes(t)), _product(sizes))

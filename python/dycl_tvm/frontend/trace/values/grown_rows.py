@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.values.arguments import leaves, tensors_of
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
-from dycl_tvm.frontend.trace.values.grown_math import Handler, new, refuse_call, takes
+from dycl_tvm.frontend.trace.values.grown_math import Handler, new, new_in, refuse_call, takes
 from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLS
 from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
+from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 
 
@@ -48,6 +49,16 @@ def _group_norm(func: Any, t: Grown, num_groups: int, *args: Any, **kwargs: Any)
     return _of_rows()(func, t, num_groups, *args, **kwargs)
 
 
+def _resized(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    """Resize images: how many there are, or how many channels they have, is of no account; heights and widths are."""
+    if max(t.lengths) > 1 or any(map(is_symbolic, leaves((args, kwargs)))):
+        along = RESIZE[F.interpolate]
+        return along(func, t, *args, **kwargs) if takes(along, (func, t, *args), kwargs) else refuse_call(func, t, args, kwargs)
+    if 1 in t.lengths and t.lengths[1].bounds[0] < 1:
+        require(number(t.lengths[1]) > 0, RuntimeError("interpolate() of images without channels"))
+    return new_in(func(t.padded() if t.contiguous_ else t.padded().clone(), *args, **kwargs), t.lengths, t.contiguous_)
+
+
 _ALONG = {**LAYERS, **POOLS, **RESIZE}
 _DIMENSIONS = (1, 2, 3)
 HANDLERS: dict[Any, Handler] = {
@@ -56,6 +67,6 @@ HANDLERS: dict[Any, Handler] = {
     torch.adaptive_avg_pool1d: _of_rows(3),
     **{getattr(torch._C._nn, f"{name}{n}d"): _of_rows(n + 2) for name in ("avg_pool", "adaptive_avg_pool") for n in (2, 3)},
     F.group_norm: _group_norm,
-    F.interpolate: _of_rows(),
 }
 HANDLERS.update({func: _or_along(handler, _ALONG[func]) for func, handler in HANDLERS.items() if func in _ALONG})
+HANDLERS[F.interpolate] = _resized

@@ -190,6 +190,7 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
     made: Grown = cut(t.padded().permute(order), {order.index(d): n for d, n in t.lengths.items()})  # type: ignore[assignment]  # it grows
     made.order = None if t.order is None else tuple(map(order.index, t.order))
+    made.gaps = t.gaps
     return made
 
 
@@ -226,7 +227,14 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     for d, length in asked.items():
         wanted[d] = most_of(length)
-    return cut(buffer_of(x).expand(wanted), lengths | asked)
+    made: Grown = cut(buffer_of(x).expand(wanted), lengths | asked)  # type: ignore[assignment]  # it has lengths
+    order = x.order if isinstance(x, Grown) else tuple(range(x.dim())) if is_contiguous(x) else None
+    if order is not None:
+        made.order = (*range(more), *[d + more for d in order])
+        again = [d < more or (buffer_of(x).shape[d - more] == 1 and made.buffer.shape[d] != 1) for d in made.order]
+        made.gaps = frozenset(place + k for place, is_repeated in enumerate(again) for k in (0, 1) if is_repeated)
+        made.gaps |= {place + more for place in x.gaps} if isinstance(x, Grown) else set()
+    return made
 
 
 def _spread(func: Any, x: Grown, wanted: list[Any]) -> Any:
@@ -371,18 +379,18 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     if any(map(scalars.is_symbolic, kwargs.values())):
         return NotImplemented
     args = tuple(flat(args))
-    if len(args) == 2 and type(args[0]) is int and args[0] == 0:
-        args = args[1:]
+    start, end, step = args if len(args) == 3 else (*args, 1) if len(args) == 2 else (0, *args, 1)
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
-    if len(args) == 2 and whole:
-        start, end = map(scalars.length_of, args)
-        count: Any = combine("sub", end, start) if start is not None and end is not None else None
-        count = _steps(args[0], args[1]) if count is None else count
-        if count is None or (isinstance(count, int) and count < 0):
+    if len(args) == 3 and (not whole or type(step) is not int or step == 0):
+        return NotImplemented
+    if whole and (step != 1 or not (type(start) is int and start == 0)):
+        count = _steps(start, end, step)
+        if count is None:
             return NotImplemented
-        made = torch.arange(count if isinstance(count, int) else most_of(count), **kwargs)
-        made = made + (to_tensor(args[0], made.dtype) if scalars.is_symbolic(args[0]) else args[0])
+        made = torch.arange(count if isinstance(count, int) else most_of(count), **kwargs) * step
+        made = made + (to_tensor(start, made.dtype) if scalars.is_symbolic(start) else start)
         return made if isinstance(count, int) else new(made, 0, count)
+    args = args if len(args) != 2 or not whole else (end,)
     length = length_of_size(args[0]) if len(args) == 1 else None
     if not isinstance(length, Length):
         return NotImplemented
@@ -404,15 +412,23 @@ def linspace(func: Any, start: Any, end: Any, steps: Any, *, dtype: Any = None, 
     return new(torch.where(last > 0, made, torch.tensor(start, dtype=dtype)), 0, length)
 
 
-def _steps(start: Any, end: Any) -> Extent | None:
-    """Return how many numbers lie between two; None if they have no bounds. The second must not be smaller."""
+def _steps(start: Any, end: Any, step: int) -> Extent | None:
+    """Return how many steps there are between two numbers; None if they have no bounds. There must not be fewer than none."""
     if not all(type(n) is int or (scalars.is_symbolic(n) and n.node.is_int()) for n in (start, end)):
         return None
-    require(end >= start, RuntimeError("upper bound and lower bound inconsistent with step sign"))
-    if (known := difference(end, start)) is not None:
-        return known
-    low, high = bounded(count := end - start)
-    return extent_of(count, max(low, 0), high)
+    (first, last), each = ((start, end) if step > 0 else (end, start)), abs(step)
+    own = [scalars.length_of(n) for n in (last, first)]
+    known = combine("sub", *own) if None not in own else None  # type: ignore[arg-type]  # both are lengths
+    if known is None:  # a number that has left 64 bits lies before
+        require(last >= first, RuntimeError("upper bound and lower bound inconsistent with step sign"))
+        known = difference(last, first)
+    if isinstance(known, int):
+        return None if known < 0 else -(-known // each)
+    if known is not None and each == 1:
+        return known  # type: ignore[return-value]  # a difference is a length
+    low, high = bounded(way := last - first)
+    ends = [max(-(-n // each), 0) for n in (low, high)]
+    return extent_of((way + (each - 1)) // each if each > 1 else way, *ends)
 
 
 def most_of(length: Length) -> int:

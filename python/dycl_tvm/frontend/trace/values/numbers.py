@@ -28,7 +28,7 @@ from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_sum
-from dycl_tvm.frontend.trace.values.raising import check
+from dycl_tvm.frontend.trace.values.raising import check, expected
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -85,14 +85,10 @@ class Node:
     def is_nested_int(self) -> bool:
         return False
 
+    is_constant = has_hint = is_nested_int
+
     def is_symbolic(self) -> bool:
         return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def has_hint(self) -> bool:
-        return False
 
     def maybe_as_int(self) -> None:
         return None
@@ -102,6 +98,9 @@ class Node:
 
     def guard_bool(self, _file: str, _line: int) -> bool:
         return self.bool_()
+
+    def expect_true(self, _file: str, _line: int) -> bool:
+        return expected(self.value)
 
     def int_(self) -> int:
         return int(self._plain("an int"))
