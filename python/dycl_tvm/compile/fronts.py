@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
+from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.ops.moving import moving_of
@@ -65,14 +65,13 @@ class Fronts:
             return inside.clone() if isinstance(fact, Mask) else torch.where(inside, drawn, -torch.inf)
         return drawn
 
-    def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice, ...]]:
+    def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice | torch.Tensor, ...]]:
         """Return what is computed of the results of a sub-DNN, of these types, where the sizes are these."""
         found, sizes = [], self.bounds.numbers(sizes)
         for wanted, type_ in zip(self.results.get(name, [None] * len(types)), types, strict=True):
             # an array with channels in blocks has one dimension more
             dims = len(type_.shape) if isinstance(type_, TensorType) else 0
-            extents = [None if e is None else max(0, e.at(sizes)) for e in (wanted or ())[:dims]]
-            found.append(tuple(slice(n) for n in extents))
+            found.append(_index([_places(limit, sizes) for limit in (wanted or ())[:dims]]))
         return found
 
 
@@ -364,7 +363,7 @@ class _Planner:
         if isinstance(kernel, Moved):
             facts = self._known_facts(lst.name)
             return replace(call, symbol=kernel.front(wanted, [_fact_in(lst, facts, n) for n in call.inputs], self.bounds))
-        sizes = tuple(sorted({e.size for e in wanted if e is not None and e.factor}))
+        sizes = tuple(sizes_of(wanted))
         keys = self._keys_of(lst, call, wanted)
         if all(e is None for e in wanted) and keys is None:
             return call
@@ -381,9 +380,21 @@ class _Planner:
         masks = [call.inputs[k] for k in maker.closing()]
         # a mask of rows says nothing of keys, which are the last dimension
         closed = [f.extent for n in masks if isinstance(f := _fact_in(lst, facts, n), Closed) and f.dim == len(lst.types[n].shape) - 1]
-        rows = wanted[maker.rows_dim]
+        rows = outer(wanted[maker.rows_dim])
         found = closed[0] if closed else rows if maker.work.causal else None
-        return self.bounds.clipped(found, maker.work.keys)
+        return self.bounds.shortened(found, maker.work.keys)
+
+
+def _places(limit: Limit | None, sizes: Sequence[int]) -> slice | torch.Tensor:
+    if isinstance(limit, Digits):
+        return torch.tensor(limit.places(sizes), dtype=torch.int64)
+    return slice(None if limit is None else max(0, limit.at(sizes)))
+
+
+def _index(places: list[slice | torch.Tensor]) -> tuple[slice | torch.Tensor, ...]:
+    """Return the index of all elements that are at a place along each dimension."""
+    apart = sum(isinstance(p, torch.Tensor) for p in places)
+    return tuple(p.reshape(-1, *[1] * (apart := apart - 1)) if isinstance(p, torch.Tensor) else p for p in places)
 
 
 def _fact_in(lst: CallList, known: Mapping[int, Fact], number: int) -> Fact | None:

@@ -137,21 +137,21 @@ class _Kernel:
         """Emit all pieces."""
         plan, alone = self.plan, _seconds(self.work, self.machine, self.plan.rows, self.plan.vectors)
         with parallel(plan.row_pieces * plan.column_pieces, self.machine, alone) as piece:
-            # a line more than the row, so that rows do not meet in one set
-            shape = (self.together * plan.rows, plan.depth + _LINE // _FLOAT)
-            copy = T.alloc_buffer(shape, "float32") if plan.copied else None
             part, columns = (piece // plan.column_pieces, piece % plan.column_pieces) if plan.row_pieces > 1 else (0, piece)
             first, end = part * self.tiles // plan.row_pieces, (part + 1) * self.tiles // plan.row_pieces
             if self.whole:
-                self.rows(first, end, columns, copy)
+                self.rows(first, end, columns)
                 return
             with T.serial(0, (end - first + self.together - 1) // self.together) as b:
                 start = first + b * self.together
-                self.rows(start, tirx.min(start + self.together, end), columns, copy)
+                self.rows(start, tirx.min(start + self.together, end), columns)
 
-    def rows(self, first: Any, end: Any, columns: Any, copy: Any) -> None:
+    def rows(self, first: Any, end: Any, columns: Any) -> None:
         """Emit the tiles of rows first, ..., end - 1, block by block of the sum."""
         depth = self.plan.depth
+        # a line more than the row, so that rows do not meet in one set
+        shape = (self.together * self.plan.rows, depth + _LINE // _FLOAT)
+        copy = T.alloc_buffer(shape, "float32") if self.plan.copied else None
         if self.blocks == 1:
             self.block(first, end, columns, copy, 0, depth, begins=True, ends=True)
             return
