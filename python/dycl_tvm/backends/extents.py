@@ -78,7 +78,7 @@ def parts_of(size: int, limit: Limit | None) -> list[tuple[int, Extent | None]]:
     return [*zip(limit.sizes, limit.limits)] if isinstance(limit, Digits) else [(size, limit)]
 
 
-def sizes_of(wanted: Wanted) -> list[int]:
+def sizes_of(wanted: Sequence[Limit | None]) -> list[int]:
     """Return the sizes of the call that decide what is wanted, in order."""
     return sorted({e.size for limit in wanted for _, e in parts_of(0, limit) if e is not None and e.factor})
 

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
+from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
+from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.ops.moving import moving_of
@@ -327,7 +329,7 @@ class _Planner:
                 continue
             read: list[Wanted | None] = kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)
             inputs, maker = list(call.inputs), self.table.maker_of.get(call.symbol)
-            if maker is not None:  # its arrays are vectors: in their own shapes strides say what is read of them
+            if isinstance(maker, AttentionMaker):  # its arrays are vectors: in their own shapes strides say what is read of them
                 inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
                 arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
                 read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds)
@@ -363,19 +365,25 @@ class _Planner:
         if isinstance(kernel, Moved):
             facts = self._known_facts(lst.name)
             return replace(call, symbol=kernel.front(wanted, [_fact_in(lst, facts, n) for n in call.inputs], self.bounds))
-        sizes = tuple(sizes_of(wanted))
-        keys = self._keys_of(lst, call, wanted)
-        if all(e is None for e in wanted) and keys is None:
+        own = self._own_of(lst, call, wanted)
+        if all(e is None for e in wanted) and not own:
             return call
-        if not self.as_inputs:
-            sizes = ()
-        return replace(call, symbol=self.table.front(call.symbol, wanted, keys), sizes=(*(() if keys is None else (keys.size,)), *sizes))
+        sizes = (*sizes_of(own), *sizes_of(wanted)) if self.as_inputs else ()
+        return replace(call, symbol=self.table.front(call.symbol, wanted, own), sizes=sizes)
 
-    def _keys_of(self, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
-        """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
+    def _own_of(self, lst: CallList, call: Call, wanted: Wanted) -> tuple[Extent | None, ...]:
+        """Return what the loops of a kernel are to ask themselves, as its maker takes it; nothing if they ask no size of the call."""
         maker = self.table.maker_of.get(call.symbol)
-        if maker is None:
-            return None
+        own: tuple[Extent | None, ...] = ()
+        if isinstance(maker, AttentionMaker):
+            own = (self._keys_of(maker, lst, call, wanted),)
+        elif isinstance(maker, WinogradMaker):
+            images, _, rows, columns, _ = map(outer, wanted)
+            own = (images, rows, columns)
+        return own if sizes_of(own) else ()
+
+    def _keys_of(self, maker: AttentionMaker, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
+        """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
         facts = self._known_facts(lst.name)
         masks = [call.inputs[k] for k in maker.closing()]
         # a mask of rows says nothing of keys, which are the last dimension

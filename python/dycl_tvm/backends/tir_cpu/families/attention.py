@@ -24,6 +24,7 @@ from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -201,17 +202,17 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes the kernel of an attention, also for a number of keys that a size of the call decides."""
+class AttentionMaker(Maker):
+    """Makes the kernel of an attention, also for a number of keys that a size of the call decides: what is its own."""
 
     work: Attention
     machine: Machine
     between: Epilogue
     epilogue: Epilogue
 
-    def __call__(self, used: Extent | None = None) -> Any:
+    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
         """Return the PrimFunc, as :func:`kernel` does."""
-        return kernel(self.work, self.machine, self.between, self.epilogue, used)
+        return kernel(self.work, self.machine, self.between, self.epilogue, own[0] if own else None)
 
     @property
     def rows_dim(self) -> int:
