@@ -133,21 +133,25 @@ class _Skips:
                 return None, []
             elif own not in scratch:
                 scratch.append(own)
-        tests = [self._reaches(stores, dim, loop, body) for dim in range(max((len(w) for _, w in stores), default=0))]
-        known = [t for t in tests if t is not None]
-        return (tirx.all(*known) if len(known) > 1 else known[0] if known else None), scratch
+        tests = []
+        for dims in _runs([w for _, w in stores]):
+            alone = [self._reaches(stores, [dim], loop, body) for dim in dims]
+            # an index of all of them may be told where those of each cannot
+            together = self._reaches(stores, dims, loop, body) if exact and None in alone and len(dims) > 1 else None
+            tests += [t for t in (*alone, together) if t is not None]
+        return (tirx.all(*tests) if len(tests) > 1 else tests[0] if tests else None), scratch
 
-    def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dim: int, loop: Any, body: Any) -> Any:
-        """Return whether any store is at an index of a dimension that is wanted, if that depends on the trip."""
+    def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dims: Sequence[int], loop: Any, body: Any) -> Any:
+        """Return whether any store is at an index of some dimensions that is wanted, if that depends on the trip."""
         inner = trips(found(body, tirx.For))
         values = {b.var: b.value for b in found(body, tirx.Bind)}
         spans: list[_Span] = []
         for store, wanted in stores:
-            limit = wanted[dim] if dim < len(wanted) else None
-            last = end(store.indices[dim], inner, values, "max_value") if isinstance(limit, Digits) else None
+            index, limit = _together(store, wanted, dims, values)
+            last = end(index, inner, values, "max_value") if isinstance(limit, Digits) else None
             if last is None:
                 limit = outer(limit)
-            at = end(store.indices[dim], inner, values, "min_value")
+            at = end(index, inner, values, "min_value")
             if limit is None or at is None or not mentions(at, loop.loop_var):
                 return None
             spans = _with_span(spans, _Span(at, at if last is None else last, limit))
@@ -189,6 +193,32 @@ class _Skips:
         owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
+
+
+def _runs(wanted: Sequence[Wanted]) -> list[list[int]]:
+    """Return the dimensions that all stores have limits of, neighbours together."""
+    runs: list[list[int]] = []
+    for dim in range(min(map(len, wanted), default=0)):
+        if all(w[dim] is not None for w in wanted):
+            if runs and runs[-1][-1] == dim - 1:
+                runs[-1].append(dim)
+            else:
+                runs.append([dim])
+    return runs
+
+
+def _together(store: Any, wanted: Wanted, dims: Sequence[int], values: dict[Any, Any]) -> tuple[Any, Limit | None]:
+    """Return the index of a store in some dimensions as if they were one, and what is wanted of that."""
+    if len(dims) == 1:
+        return store.indices[dims[0]], wanted[dims[0]]
+    shape = [int(n) for n in store.buffer.shape]
+    index: Any = 0
+    for dim in dims:
+        index = index * shape[dim] + store.indices[dim]
+    for _ in range(len(values)):
+        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    parts = [part for dim in dims for part in parts_of(shape[dim], wanted[dim])]
+    return tvm.sym.Analyzer().simplify(index), Digits(tuple(n for n, _ in parts), tuple(e for _, e in parts))
 
 
 @dataclass(frozen=True)
