@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -60,6 +60,8 @@ class Digits:
         return found
 
 
+#: Values of a size that are tried, to find out how a function of it grows.
+_MOST_TRIED = 1 << 12
 #: The largest product that is a size: no arithmetic with it overflows.
 _MOST = 1 << 40
 #: Which elements of a dimension are wanted.
@@ -181,6 +183,17 @@ class Bounds:
                     ahead.append((n * rows, None if extent is None else extent.scaled(rows)))
             found.append(self.merged([*taken, (size, None)]))
         return found
+
+    def covering(self, size: int, needed: Callable[[int], int]) -> Extent | None:
+        """Return an extent that is never less than a function of a size, and not much more; None if the size has too many values."""
+        least, most = self.bounds[size]
+        if most - least > _MOST_TRIED:
+            return None
+        values = {n: needed(n) for n in range(least, most + 1)}
+        slope = (values[most] - values[least]) // max(most - least, 1)
+        lines = [Extent(size, f, max(v - f * n for n, v in values.items())) for f in (slope, slope + 1, slope + 2)]
+        # the least mean of what it is more than needed
+        return min(lines, key=lambda e: sum(min(e.factor * n + e.constant, values[most]) / max(v, 1) for n, v in values.items()))
 
     def covers(self, a: Extent, b: Extent) -> bool:
         """Whether ``a`` is never less than ``b``."""

@@ -332,7 +332,9 @@ class _Planner:
             if isinstance(maker, AttentionMaker):  # its arrays are vectors: in their own shapes strides say what is read of them
                 inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
                 arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
-                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds)
+                own = self._own_of(lst, call, outputs[0])
+                keys = None if not own or own[0] is None else maker.read(own[0], self.bounds)
+                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds, keys)
             for number, wanted in zip(inputs, read):
                 want(number, wanted)
         return found

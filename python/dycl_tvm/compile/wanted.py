@@ -27,8 +27,6 @@ from dycl_tvm.backends.tir_cpu.strided import digits
 from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, REACH, ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 
-#: Values of a size that are tried, to find out how far a table leads.
-_MOST_TRIED = 1 << 12
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
@@ -219,25 +217,24 @@ def _looked_up(extent: Extent, table: Fact | None, bounds: Bounds) -> Extent | N
     def read(size: int) -> int:
         return before[min(max(extent.constant + extent.factor * size, 0), len(table.numbers))] + 1
 
-    if not extent.factor:
-        return Extent.number(read(0))
-    least, most = bounds.bounds[extent.size]
-    if most - least > _MOST_TRIED:
-        return None
-    factor = -((read(least) - read(most)) // max(most - least, 1))
-    return Extent(extent.size, factor, max(read(n) - factor * n for n in range(least, most + 1)))
+    return bounds.covering(extent.size, read) if extent.factor else Extent.number(read(0))
 
 
-def of_attention(work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds) -> list[Wanted]:
-    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays."""
+def of_attention(
+    work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds, keys: Extent | None = None
+) -> list[Wanted]:
+    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays.
+
+    ``keys`` of the keys are looked at.
+    """
     limits: list[Extent | None] = [None] * len(work.order)
     for of, limit in zip(work.order, wanted):
         limits[of] = outer(limit)
     lead, rows = [*zip(work.lead, limits)], (work.rows, limits[len(work.lead)])
     read = [
         (work.q, [*lead, rows, (work.depth, None)]),
-        (work.k, [*lead, (work.keys, None), (work.depth, None)]),
-        (work.v, [*lead, (work.keys, None), (work.width, None)]),
+        (work.k, [*lead, (work.keys, keys), (work.depth, None)]),
+        (work.v, [*lead, (work.keys, keys), (work.width, None)]),
     ]
     return [_strided(at, axes, shape, bounds) for (at, axes), shape in zip(read, arrays)]
 
@@ -250,10 +247,18 @@ def _strided(at: Strided, axes: Sequence[tuple[int, Extent | None]], shape: Sequ
         return everything(shape)
     found: list[Limit | None] = []
     for d, (first, size) in enumerate(zip(start, shape)):
-        parts = [(step[d], Extent.number(whole) if limit is None else limit) for (whole, limit), step in zip(axes, steps)]
-        total = _last_of(first, [(stride, n) for stride, n in parts if stride], bounds)
-        found.append(bounds.clipped(total, size))
+        found.append(_reached(first, [(step[d], whole, limit) for (whole, limit), step in zip(axes, steps)], size, bounds))
     return tuple(found)
+
+
+def _reached(offset: int, axes: Sequence[tuple[int, int, Extent | None]], size: int, bounds: Bounds) -> Limit | None:
+    """Return what is read of a dimension by the sum of an offset and of axes (stride, length, limit) times their strides."""
+    read = sorted(((s, n, e) for s, n, e in axes if s and n > 1), key=lambda axis: -axis[0])
+    lengths = [n for _, n, _ in read]
+    # they count through the dimension together: each has a limit of its own
+    if not offset and math.prod(lengths) == size and all(s == math.prod(lengths[k + 1 :]) for k, (s, *_) in enumerate(read)):
+        return bounds.merged([(n, e) for _, n, e in read])
+    return bounds.clipped(_last_of(offset, [(s, Extent.number(n) if e is None else e) for s, n, e in axes if s], bounds), size)
 
 
 def _last_of(offset: int, parts: Sequence[tuple[int, Extent]], bounds: Bounds) -> Extent:
@@ -373,12 +378,7 @@ class _Reads:
         if any(stride < 0 for stride in strides):
             return None
         known = [next((outer(e) for a, e in limits if a.same_as(axis)), None) for axis in self.axes]
-        read = sorted(((s, n, e) for s, n, e in zip(strides, self.extents, known) if s), key=lambda axis: -axis[0])
-        # axes that count through a dimension together, each with a limit of its own
-        if not offset and [s for s, *_ in read] == [math.prod(n for _, n, _ in read[k + 1 :]) for k in range(len(read))]:
-            if math.prod(n for _, n, _ in read) == size:
-                return self.bounds.merged([(n, e) for _, n, e in read])
-        return self.bounds.clipped(_last_of(offset, [(s, Extent.number(n) if e is None else e) for s, n, e in read], self.bounds), size)
+        return _reached(offset, list(zip(strides, self.extents, known)), size, self.bounds)
 
     # -- what expressions are ------------------------------------------------------------------------------------------
 

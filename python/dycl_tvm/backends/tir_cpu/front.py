@@ -137,8 +137,9 @@ class _Skips:
         for dims in _runs([w for _, w in stores]):
             alone = [self._reaches(stores, [dim], loop, body) for dim in dims]
             # an index of all of them may be told where those of each cannot
-            unknown = any(test is None for test in alone)
-            together = self._reaches(stores, dims, loop, body) if exact and unknown and len(dims) > 1 else None
+            unknown = [dim for dim, test in zip(dims, alone) if test is None]
+            counts = any(mentions(s.indices[dim], loop.loop_var) for s, _ in stores for dim in unknown)
+            together = self._reaches(stores, dims, loop, body) if exact and counts and len(dims) > 1 else None
             tests += [t for t in (*alone, together) if t is not None]
         return (tirx.all(*tests) if len(tests) > 1 else tests[0] if tests else None), scratch
 
