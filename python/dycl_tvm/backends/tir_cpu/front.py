@@ -11,14 +11,14 @@ them within that size. So every family and every schedule has run-time extents, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.expr import Var
+from tvm.ir.expr import TensorLoad, Var
 
 from dycl_tvm.backends.extents import Digits, Extent, Limit, Wanted, outer, parts_of
 from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, trips
@@ -122,41 +122,44 @@ class _Skips:
         if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
             return None, []
         stores, scratch = [], []
-        for s in found(body, tirx.BufferStore):
+        for s, when in _stores(body):
             if is_one_of(self.stored.owner(s.buffer), local):
                 continue
             wanted = self.stored.of(s.buffer)
             own = next((c for c in self.scratch if c.buffer.same_as(s.buffer)), None)
             if wanted is not None:
-                stores.append((s, wanted if exact else tuple(map(outer, wanted))))
+                stores.append(_Store(s, wanted, when) if exact else _Store(s, tuple(map(outer, wanted)), ()))
             elif own is None:
                 return None, []
             elif own not in scratch:
                 scratch.append(own)
         tests = []
-        for dims in _runs([w for _, w in stores]):
+        for dims in _runs([s.wanted for s in stores]):
             alone = [self._reaches(stores, [dim], loop, body) for dim in dims]
             # an index of all of them may be told where those of each cannot
             unknown = [dim for dim, test in zip(dims, alone) if test is None]
-            counts = any(mentions(s.indices[dim], loop.loop_var) for s, _ in stores for dim in unknown)
+            counts = any(mentions(s.stmt.indices[dim], loop.loop_var) for s in stores for dim in unknown)
             together = self._reaches(stores, dims, loop, body) if exact and counts and len(dims) > 1 else None
             tests += [t for t in (*alone, together) if t is not None]
         return (tirx.all(*tests) if len(tests) > 1 else tests[0] if tests else None), scratch
 
-    def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dims: Sequence[int], loop: Any, body: Any) -> Any:
+    def _reaches(self, stores: Sequence[_Store], dims: Sequence[int], loop: Any, body: Any) -> Any:
         """Return whether any store is at an index of some dimensions that is wanted, if that depends on the trip."""
         inner = trips(found(body, tirx.For))
         values = {b.var: b.value for b in found(body, tirx.Bind)}
         spans: list[_Span] = []
-        for store, wanted in stores:
-            index, limit = _together(store, wanted, dims, values)
+        for store in stores:
+            index, limit = _together(store.stmt, store.wanted, dims, values)
             last = end(index, inner, values, "max_value") if isinstance(limit, Digits) else None
             if last is None:
                 limit = outer(limit)
             at = end(index, inner, values, "min_value")
             if limit is None or at is None or not mentions(at, loop.loop_var):
                 return None
-            spans = _with_span(spans, _Span(at, at if last is None else last, limit))
+            # what the trip does not change itself decides whether it comes to the store
+            changing = [v for v, *_ in inner] + list(values)
+            when = [c for c in store.when if not found(c, TensorLoad) and not any(mentions(c, v) for v in changing)]
+            spans = _with_span(spans, _Span(at, at if last is None else last, limit, tuple(when)))
         if not spans or len(spans) > _MOST_SPANS:
             return None
         tests = [self._meets(s) for s in spans]
@@ -165,9 +168,8 @@ class _Skips:
     def _meets(self, span: _Span) -> Any:
         """Return whether an index of a span is wanted."""
         least, last = span.least.astype("int64"), span.last.astype("int64")
-        if isinstance(span.limit, Extent):
-            return least < self._number(span.limit)
-        return self._meets_digits(least, last - least, parts_of(0, span.limit))
+        meets = self._meets_digits(least, last - least, parts_of(0, span.limit))
+        return tirx.all(*span.when, meets) if span.when else meets
 
     def _meets_digits(self, least: Any, more: Any, digits: Sequence[tuple[int, Extent | None]]) -> Any:
         """Return whether an index from ``least`` to ``more`` behind it has all its digits within their limits, or may have."""
@@ -195,6 +197,30 @@ class _Skips:
         owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
+
+
+@dataclass(frozen=True)
+class _Store:
+    """A store, what is wanted there, and the conditions around it inside of a loop."""
+
+    stmt: Any
+    wanted: Wanted
+    when: tuple[Any, ...]
+
+
+def _stores(body: Any, when: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the stores of a loop's body with the conditions around them."""
+    if isinstance(body, tirx.IfThenElse):
+        yield from _stores(body.then_case, (*when, body.condition))
+        if body.else_case is not None:
+            yield from _stores(body.else_case, (*when, tirx.Not(body.condition)))
+    elif isinstance(body, tirx.SeqStmt):
+        for stmt in body.seq:
+            yield from _stores(stmt, when)
+    elif isinstance(body, (tirx.For, tirx.AttrStmt)):
+        yield from _stores(body.body, when)
+    else:
+        yield from ((store, when) for store in found(body, tirx.BufferStore))
 
 
 def _runs(wanted: Sequence[Wanted]) -> list[list[int]]:
@@ -225,11 +251,12 @@ def _together(store: Any, wanted: Wanted, dims: Sequence[int], values: dict[Any,
 
 @dataclass(frozen=True)
 class _Span:
-    """Where stores of a trip may be along a dimension: the least and the last index, and which indices are wanted."""
+    """Where stores of a trip may be along a dimension: the least and the last index, which are wanted, and when the trip comes to them."""
 
     least: Any
     last: Any
     limit: Limit
+    when: tuple[Any, ...]
 
 
 def _with_span(spans: list[_Span], new: _Span) -> list[_Span]:
@@ -239,8 +266,9 @@ def _with_span(spans: list[_Span], new: _Span) -> list[_Span]:
         first, last = (
             analyzer.simplify(a.astype("int64") - b.astype("int64")) for a, b in ((span.least, new.least), (span.last, new.last))
         )
-        if span.limit == new.limit and isinstance(first, tirx.IntImm) and isinstance(last, tirx.IntImm):
-            new = _Span(span.least if int(first) <= 0 else new.least, span.last if int(last) >= 0 else new.last, new.limit)
+        same = len(span.when) == len(new.when) and all(tvm_ffi.structural_equal(a, b) for a, b in zip(span.when, new.when))
+        if same and span.limit == new.limit and isinstance(first, tirx.IntImm) and isinstance(last, tirx.IntImm):
+            new = _Span(span.least if int(first) <= 0 else new.least, span.last if int(last) >= 0 else new.last, new.limit, new.when)
         else:
             kept.append(span)
     return [*kept, new]
