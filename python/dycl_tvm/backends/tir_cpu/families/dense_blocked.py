@@ -75,8 +75,8 @@ class _Blocked:
 
         Calls that decide how many rows there are have whole tiles computed, and those of sequences may begin anywhere.
         """
-        wide = [n for n in (2, 3, 4) if _FEW * n + n + 1 <= machine.registers]
-        # the fewest columns that there are not, then the most vectors: a step has as few loads as can be
+        wide = [n for n in (3, 4) if _FEW * n + n + 1 <= machine.registers]  # with 2 a step has too many loads (measured: 1.12 times)
+        # the fewest columns that there are not, then the most vectors
         wide.sort(key=lambda n: (-work.n % (n * machine.lanes), -n))
         found = _plan(work, machine, _FEW, wide[0])
         return found if found is not None and plan.rows > _FEW and found.seconds <= _ABOUT * plan.seconds else plan
