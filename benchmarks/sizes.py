@@ -60,6 +60,21 @@ def _encoder() -> nn.Module:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True), 4, enable_nested_tensor=False)
 
 
+class Sentences(nn.Module):
+    """BERT's shape, on batches of sentences: a number for each of five classes, from the first token."""
+
+    def __init__(self, width: int = 256, most: int = 64) -> None:
+        super().__init__()
+        self.words, self.places, self.norm = nn.Embedding(1000, width), nn.Embedding(most, width), nn.LayerNorm(width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, activation="gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.words(tokens) + self.places(torch.arange(tokens.shape[1])))
+        return self.head(torch.tanh(self.layers(x)[:, 0]))
+
+
 class Decoder(nn.Module):
     """A step of a decoder: a token, and the keys and values of those before it, which it returns with one more."""
 
@@ -139,6 +154,7 @@ NETWORKS = {
     "u-net, height and width": Network(UNet, lambda n: (torch.randn(1, 3, 4 * n, 4 * n),), ({2: ("H", 4), 3: ("W", 4)},), 16),
     "transformer, tokens": _of_one(_encoder, lambda n: torch.randn(1, n, 256), 1, 128),
     "transformer, batch": _of_one(_encoder, lambda n: torch.randn(n, 32, 256), 0, 8),
+    "sentences, batch and tokens": Network(Sentences, lambda n: (torch.randint(1000, (n, 8 * n)),), ({0: ("B", 1), 1: ("T", 8)},), 8),
     "vision transformer, height and width": Network(Patches, lambda n: (torch.randn(1, 3, 16 * n, 16 * n),), _PICTURE, 8),
     "decoder, cache": Network(Decoder, lambda n: (torch.full((1, 1), n), _cache(n), _cache(n)), ({}, {3: ("T", 1)}, {3: ("T", 1)}), 127),
 }

@@ -14,10 +14,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import Var
 
-from dycl_tvm.backends.extents import Bounds, Extent, Wanted
+from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, parts_of, sizes_of
 
-#: Of a function: what is wanted of its one output, as rows (dimension, place of the size in SIZES, factor, constant); place -1 and factor 0
-#: where no size plays a part.
+#: Of a function: what is wanted of its one output, as rows of a dimension and, of each that was merged to it (or of itself alone), its
+#: size, the place of a size of the call in SIZES, factor and constant; place -1 and factor 0 where no size of the call plays a part.
 FRONT = "dycl.front"
 #: The sizes that a kernel asks for, in order.
 SIZES = "dycl.sizes"
@@ -25,11 +25,26 @@ SIZES = "dycl.sizes"
 
 def with_front(fn: Any, wanted: Wanted) -> Any:
     """Return a function that is to be given a front."""
-    sizes = sorted({e.size for e in wanted if e is not None and e.factor})
-    rows = [[d, sizes.index(e.size) if e.factor else -1, e.factor, e.constant] for d, e in enumerate(wanted) if e is not None]
-    if not rows:
-        return fn
-    return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes)
+    sizes, shape = sizes_of(wanted), [int(n) for n in fn.params[-1].shape]
+    rows = []
+    for dim, limit in enumerate(wanted):
+        if limit is not None:
+            row = [dim]
+            for n, extent in parts_of(shape[dim], limit):
+                e = Extent.number(n) if extent is None else extent
+                row += [n, sizes.index(e.size) if e.factor else -1, e.factor, e.constant]
+            rows.append(row)
+    return fn.with_attr(FRONT, rows).with_attr(SIZES, sizes) if rows else fn
+
+
+def _limit_of(row: Sequence[int]) -> Limit:
+    """Return the limit that a row of FRONT says, without its dimension."""
+    parts = [(row[k], Extent(*row[k + 1 : k + 4])) for k in range(0, len(row), 4)]
+    if len(parts) == 1:
+        return parts[0][1]
+    first, (_, extent) = parts[0][0], parts[0]
+    known = None if not extent.factor and extent.constant >= first else extent
+    return Digits(tuple(n for n, _ in parts), (known, *(e for _, e in parts[1:])))
 
 
 def same_front(fn: Any, of: Any) -> Any:
@@ -55,14 +70,14 @@ class Stores:
     Attributes
     ----------
     wanted : list
-        The output and its known views, with what is wanted of each: extents whose sizes are places in SIZES.
+        The output and its known views, with what is wanted of each: limits whose sizes are places in SIZES.
     """
 
     def __init__(self, fn: Any, out: Any) -> None:
         shape = [int(s) for s in out.shape]
-        wanted: list[Extent | None] = [None] * len(shape)
-        for dim, size, factor, constant in fn.attrs[FRONT]:
-            wanted[int(dim)] = Extent(int(size), int(factor), int(constant))
+        wanted: list[Limit | None] = [None] * len(shape)
+        for dim, *row in fn.attrs[FRONT]:
+            wanted[int(dim)] = _limit_of([int(n) for n in row])
         self.wanted: list[tuple[Any, Wanted]] = [(out, tuple(wanted))]
         #: A view that is not known has no limit: no size is ever small enough.
         views = found(fn.body, tirx.DeclBuffer)

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
+from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
+from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
+from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.ops.moving import moving_of
@@ -65,14 +67,13 @@ class Fronts:
             return inside.clone() if isinstance(fact, Mask) else torch.where(inside, drawn, -torch.inf)
         return drawn
 
-    def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice, ...]]:
+    def cut(self, name: str, types: Sequence[Type], sizes: Sequence[int]) -> list[tuple[slice | torch.Tensor, ...]]:
         """Return what is computed of the results of a sub-DNN, of these types, where the sizes are these."""
         found, sizes = [], self.bounds.numbers(sizes)
         for wanted, type_ in zip(self.results.get(name, [None] * len(types)), types, strict=True):
             # an array with channels in blocks has one dimension more
             dims = len(type_.shape) if isinstance(type_, TensorType) else 0
-            extents = [None if e is None else max(0, e.at(sizes)) for e in (wanted or ())[:dims]]
-            found.append(tuple(slice(n) for n in extents))
+            found.append(_index([_places(limit, sizes) for limit in (wanted or ())[:dims]]))
         return found
 
 
@@ -328,10 +329,12 @@ class _Planner:
                 continue
             read: list[Wanted | None] = kernel.inputs(outputs[0], [_fact_in(lst, facts, n) for n in call.inputs], self.bounds)
             inputs, maker = list(call.inputs), self.table.maker_of.get(call.symbol)
-            if maker is not None:  # its arrays are vectors: in their own shapes strides say what is read of them
+            if isinstance(maker, AttentionMaker):  # its arrays are vectors: in their own shapes strides say what is read of them
                 inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
                 arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
-                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds)
+                own = self._own_of(lst, call, outputs[0])
+                keys = None if not own or own[0] is None else maker.read(own[0], self.bounds)
+                read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds, keys)
             for number, wanted in zip(inputs, read):
                 want(number, wanted)
         return found
@@ -364,26 +367,44 @@ class _Planner:
         if isinstance(kernel, Moved):
             facts = self._known_facts(lst.name)
             return replace(call, symbol=kernel.front(wanted, [_fact_in(lst, facts, n) for n in call.inputs], self.bounds))
-        sizes = tuple(sorted({e.size for e in wanted if e is not None and e.factor}))
-        keys = self._keys_of(lst, call, wanted)
-        if all(e is None for e in wanted) and keys is None:
+        own = self._own_of(lst, call, wanted)
+        if all(e is None for e in wanted) and not own:
             return call
-        if not self.as_inputs:
-            sizes = ()
-        return replace(call, symbol=self.table.front(call.symbol, wanted, keys), sizes=(*(() if keys is None else (keys.size,)), *sizes))
+        sizes = (*sizes_of(own), *sizes_of(wanted)) if self.as_inputs else ()
+        return replace(call, symbol=self.table.front(call.symbol, wanted, own), sizes=sizes)
 
-    def _keys_of(self, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
-        """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
+    def _own_of(self, lst: CallList, call: Call, wanted: Wanted) -> tuple[Extent | None, ...]:
+        """Return what the loops of a kernel are to ask themselves, as its maker takes it; nothing if they ask no size of the call."""
         maker = self.table.maker_of.get(call.symbol)
-        if maker is None:
-            return None
+        own: tuple[Extent | None, ...] = ()
+        if isinstance(maker, AttentionMaker):
+            own = (self._keys_of(maker, lst, call, wanted),)
+        elif isinstance(maker, WinogradMaker):
+            images, _, rows, columns, _ = map(outer, wanted)
+            own = (images, rows, columns)
+        return own if sizes_of(own) else ()
+
+    def _keys_of(self, maker: AttentionMaker, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:
+        """Return how many keys of an attention count: the others are masked, or come after all rows that are wanted."""
         facts = self._known_facts(lst.name)
         masks = [call.inputs[k] for k in maker.closing()]
         # a mask of rows says nothing of keys, which are the last dimension
         closed = [f.extent for n in masks if isinstance(f := _fact_in(lst, facts, n), Closed) and f.dim == len(lst.types[n].shape) - 1]
-        rows = wanted[maker.rows_dim]
+        rows = outer(wanted[maker.rows_dim])
         found = closed[0] if closed else rows if maker.work.causal else None
-        return self.bounds.clipped(found, maker.work.keys)
+        return self.bounds.shortened(found, maker.work.keys)
+
+
+def _places(limit: Limit | None, sizes: Sequence[int]) -> slice | torch.Tensor:
+    if isinstance(limit, Digits):
+        return torch.tensor(limit.places(sizes), dtype=torch.int64)
+    return slice(None if limit is None else max(0, limit.at(sizes)))
+
+
+def _index(places: list[slice | torch.Tensor]) -> tuple[slice | torch.Tensor, ...]:
+    """Return the index of all elements that are at a place along each dimension."""
+    apart = sum(isinstance(p, torch.Tensor) for p in places)
+    return tuple(p.reshape(-1, *[1] * (apart := apart - 1)) if isinstance(p, torch.Tensor) else p for p in places)
 
 
 def _fact_in(lst: CallList, known: Mapping[int, Fact], number: int) -> Fact | None:

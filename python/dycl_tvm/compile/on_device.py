@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 from dycl_tvm.backends.registry import Backend
-from dycl_tvm.backends.tir_cpu.families.attention import Maker
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.compile.call_list import CallList
 from dycl_tvm.compile.device import build_device_code

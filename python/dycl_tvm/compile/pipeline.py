@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from tvm import relax
 from dycl_tvm.backends.extents import Extent, Wanted
 from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.families.attention import Maker
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.generic import schedule
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
@@ -82,7 +82,7 @@ class KernelSet:
     functions : dict
         Symbol to PrimFunc, in order of first use.
     makers : dict
-        Name of a function of the module to what makes it again for fewer keys.
+        Name of a function of the module to what makes it again with loops that ask sizes of the call.
     maker_of : dict
         The same by symbol.
     """
@@ -124,13 +124,13 @@ class KernelSet:
             self.maker_of[symbol] = self.makers[gv.name_hint]
         return symbol
 
-    def front(self, symbol: str, wanted: Wanted, keys: Extent | None) -> str:
-        """Return the symbol of the kernel that computes only what is wanted of the output of another one, of so many keys."""
-        key = (symbol, wanted, keys)
+    def front(self, symbol: str, wanted: Wanted, own: Sequence[Extent | None]) -> str:
+        """Return the symbol of the kernel that computes only what is wanted of the output of another one; ``own`` is its maker's."""
+        key = (symbol, wanted, tuple(own))
         if key not in self._fronts:
             fn = self.functions[symbol]
-            if keys is not None:
-                fn = self.maker_of[symbol](keys).with_attr(ROWS, fn.attrs[ROWS])
+            if own:
+                fn = self.maker_of[symbol](own).with_attr(ROWS, fn.attrs[ROWS])
             made = with_front(fn, wanted)
             name = f"{symbol}_front_{tvm_ffi.structural_hash(made, map_free_vars=True) & 0xFFFFFFFF:08x}"
             number = self._counts.get(name, 0)

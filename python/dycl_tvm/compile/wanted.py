@@ -20,15 +20,13 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.extents import Bounds, Extent, Wanted, everything
+from dycl_tvm.backends.extents import Bounds, Extent, Limit, Wanted, everything, outer
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
 from dycl_tvm.backends.tir_cpu.strided import digits
 from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, REACH, ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 
-#: Values of a size that are tried, to find out how far a table leads.
-_MOST_TRIED = 1 << 12
 #: What reads both of its operands at the place at which it is computed itself.
 _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
@@ -125,7 +123,7 @@ class Kernel:
         dims = [*row, *([-1] * len(shape))]
         found = [bounds.clipped(wanted[d], n) if d >= 0 and out[d] == n else None for d, n in zip(dims, shape)]
         for place, (d, stride, last) in enumerate(self.reach[k] if k < len(self.reach) else ()):
-            extent = wanted[d] if d >= 0 else None
+            extent = outer(wanted[d]) if d >= 0 else None
             if extent is None:
                 continue
             reached = extent.scaled(stride, last + 1 - stride) if stride else _looked_up(extent, facts[last], bounds)
@@ -134,7 +132,7 @@ class Kernel:
             if not isinstance(fact, Mask):
                 continue
             for place, reach in enumerate(self.reach[k]):
-                there = found[place]
+                there = outer(found[place])
                 # the mask is read where the output is, and so is what it chooses
                 if reach == (fact.dim, 1, 0) and (there is None or bounds.covers(there, fact.extent)):
                     found[place] = bounds.clipped(fact.extent, shape[place])
@@ -184,7 +182,8 @@ class Moved:
     def front(self, wanted: Wanted, facts: Sequence[Fact | None], bounds: Bounds) -> str:
         """Return the symbol of the kernel that writes what is wanted, which is what is moved or more."""
         there = self._vector(facts, bounds) if self.moving.together else self._box(facts, bounds)
-        enough = all(n is None or (w is not None and bounds.covers(n, w)) for n, w in zip(there, wanted))
+        most = map(outer, wanted)
+        enough = all(n is None or (isinstance(n, Extent) and w is not None and bounds.covers(n, w)) for n, w in zip(there, most))
         counts = [n for n in there if n is not None]
         return replace(self.moving, fills=self.moving.fills and not (enough and counts)).symbol
 
@@ -193,11 +192,7 @@ class Moved:
 
     def _box(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
         """Return the part of the buffer that counts."""
-        shape, found = self._buffer(), list[Extent | None]()
-        for d, n in enumerate(shape):
-            length = self._length(d, facts)
-            found.append(None if length is None else bounds.clipped(length, n))
-        return tuple(found)
+        return tuple(bounds.clipped(self._length(d, facts), n) for d, n in enumerate(self._buffer()))
 
     def _vector(self, facts: Sequence[Fact | None], bounds: Bounds) -> Wanted:
         """Return how many elements these are."""
@@ -222,25 +217,24 @@ def _looked_up(extent: Extent, table: Fact | None, bounds: Bounds) -> Extent | N
     def read(size: int) -> int:
         return before[min(max(extent.constant + extent.factor * size, 0), len(table.numbers))] + 1
 
-    if not extent.factor:
-        return Extent.number(read(0))
-    least, most = bounds.bounds[extent.size]
-    if most - least > _MOST_TRIED:
-        return None
-    factor = -((read(least) - read(most)) // max(most - least, 1))
-    return Extent(extent.size, factor, max(read(n) - factor * n for n in range(least, most + 1)))
+    return bounds.covering(extent.size, read) if extent.factor else Extent.number(read(0))
 
 
-def of_attention(work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds) -> list[Wanted]:
-    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays."""
+def of_attention(
+    work: Attention, wanted: Wanted, arrays: Sequence[Sequence[int]], bounds: Bounds, keys: Extent | None = None
+) -> list[Wanted]:
+    """Return what is wanted of queries, keys and values where so much is wanted of an attention, in the shapes of their arrays.
+
+    ``keys`` of the keys are looked at.
+    """
     limits: list[Extent | None] = [None] * len(work.order)
-    for of, extent in zip(work.order, wanted):
-        limits[of] = extent
+    for of, limit in zip(work.order, wanted):
+        limits[of] = outer(limit)
     lead, rows = [*zip(work.lead, limits)], (work.rows, limits[len(work.lead)])
     read = [
         (work.q, [*lead, rows, (work.depth, None)]),
-        (work.k, [*lead, (work.keys, None), (work.depth, None)]),
-        (work.v, [*lead, (work.keys, None), (work.width, None)]),
+        (work.k, [*lead, (work.keys, keys), (work.depth, None)]),
+        (work.v, [*lead, (work.keys, keys), (work.width, None)]),
     ]
     return [_strided(at, axes, shape, bounds) for (at, axes), shape in zip(read, arrays)]
 
@@ -251,12 +245,20 @@ def _strided(at: Strided, axes: Sequence[tuple[int, Extent | None]], shape: Sequ
     last = [n + sum((whole - 1) * step[d] for (whole, _), step in zip(axes, steps)) for d, n in enumerate(start)]
     if any(n >= size for n, size in zip(last, shape)):  # an index that carries into the next dimension has no stride
         return everything(shape)
-    found: list[Extent | None] = []
+    found: list[Limit | None] = []
     for d, (first, size) in enumerate(zip(start, shape)):
-        parts = [(step[d], Extent.number(whole) if limit is None else limit) for (whole, limit), step in zip(axes, steps)]
-        total = _last_of(first, [(stride, n) for stride, n in parts if stride], bounds)
-        found.append(bounds.clipped(total, size))
+        found.append(_reached(first, [(step[d], whole, limit) for (whole, limit), step in zip(axes, steps)], size, bounds))
     return tuple(found)
+
+
+def _reached(offset: int, axes: Sequence[tuple[int, int, Extent | None]], size: int, bounds: Bounds) -> Limit | None:
+    """Return what is read of a dimension by the sum of an offset and of axes (stride, length, limit) times their strides."""
+    read = sorted(((s, n, e) for s, n, e in axes if s and n > 1), key=lambda axis: -axis[0])
+    lengths = [n for _, n, _ in read]
+    # they count through the dimension together: each has a limit of its own
+    if not offset and math.prod(lengths) == size and all(s == math.prod(lengths[k + 1 :]) for k, (s, *_) in enumerate(read)):
+        return bounds.merged([(n, e) for _, n, e in read])
+    return bounds.clipped(_last_of(offset, [(s, Extent.number(n) if e is None else e) for s, n, e in axes if s], bounds), size)
 
 
 def _last_of(offset: int, parts: Sequence[tuple[int, Extent]], bounds: Bounds) -> Extent:
@@ -313,7 +315,7 @@ class _Reads:
             # a reduction reads what it has so far
             self._visit(expr, limits, stage.out)
 
-    def _visit(self, expr: Any, limits: list[tuple[Any, Extent]], own: Any) -> None:
+    def _visit(self, expr: Any, limits: list[tuple[Any, Limit]], own: Any) -> None:
         if isinstance(expr, TensorLoad):
             for index in expr.indices:
                 self._whole(index, own)
@@ -342,7 +344,7 @@ class _Reads:
         else:
             self._whole(expr, own)
 
-    def _choice(self, condition: Any, then: Any, orelse: Any, limits: list[tuple[Any, Extent]], own: Any) -> None:
+    def _choice(self, condition: Any, then: Any, orelse: Any, limits: list[tuple[Any, Limit]], own: Any) -> None:
         self._visit(condition, limits, own)
         self._visit(then, [*self.needs(condition), *limits], own)
         self._visit(orelse, limits, own)
@@ -353,7 +355,7 @@ class _Reads:
             if not load.source.same_as(own):
                 self.add(load.source, everything(load.source.shape))
 
-    def _limit(self, index: Any, size: int, limits: list[tuple[Any, Extent]]) -> Extent | None:
+    def _limit(self, index: Any, size: int, limits: list[tuple[Any, Limit]]) -> Limit | None:
         """Return how many elements of a dimension an index reads of at most."""
         at = self.extent(index)
         if at is not None:
@@ -364,21 +366,19 @@ class _Reads:
                 return self.bounds.clipped(extent, size)
         if isinstance(index, tirx.FloorDiv) and isinstance(index.b, tirx.IntImm) and int(index.b) > 0:
             by = int(index.b)
-            part = self._limit(index.a, size * by, limits)
-            whole_rows = part is not None and part.factor % by == 0 and part.constant % by == 0
-            return self.bounds.clipped(Extent(part.size, part.factor // by, part.constant // by), size) if part and whole_rows else None
+            return self.bounds.regrouped([(size * by, self._limit(index.a, size * by, limits))], [size, by])[0]
+        if isinstance(index, tirx.FloorMod) and isinstance(index.b, tirx.IntImm) and int(index.b) == size:
+            whole = int(self.analyzer.const_int_bound(index.a).max_value) + 1
+            if whole % size == 0:
+                return self.bounds.regrouped([(whole, self._limit(index.a, whole, limits))], [whole // size, size])[1]
         parts = tvm.sym.detect_linear_equation(index, self.axes) if self.axes else [index]
         if len(parts) != len(self.axes) + 1 or not all(isinstance(p, tirx.IntImm) for p in parts):
             return None
         *strides, offset = (int(p) for p in parts)
-        read: list[tuple[int, Extent]] = []
-        for axis, whole, stride in zip(self.axes, self.extents, strides):
-            if stride < 0:
-                return None
-            if stride:
-                limit = next((e for a, e in limits if a.same_as(axis)), None)
-                read.append((stride, Extent.number(whole) if limit is None else limit))
-        return self.bounds.clipped(_last_of(offset, read, self.bounds), size)
+        if any(stride < 0 for stride in strides):
+            return None
+        known = [next((outer(e) for a, e in limits if a.same_as(axis)), None) for axis in self.axes]
+        return _reached(offset, list(zip(strides, self.extents, known)), size, self.bounds)
 
     # -- what expressions are ------------------------------------------------------------------------------------------
 

@@ -282,7 +282,7 @@ def compare(
     expected: Expected,
     got: Sequence[torch.Tensor | None],
     others: Sequence[Sequence[torch.Tensor]] = (),
-    cut: Sequence[tuple[slice, ...]] = (),
+    cut: Sequence[tuple[slice | torch.Tensor, ...]] = (),
 ) -> Deviation:
     """Return the worst element of all results; an error over 1.0 is a difference.
 
@@ -294,8 +294,8 @@ def compare(
     others : sequence of sequence of Tensor, optional
         Results of other ways to compute, such as PyTorch in the graph's own types: an element that agrees with one of them is right too.
         They differ where numbers overflow.
-    cut : sequence of tuple of slice, optional
-        What is looked at of each result; all of it where it is empty.
+    cut : sequence of tuple, optional
+        The index of what is looked at of each result; all of it where it is empty.
     """
     worst = Deviation(0.0, "")
     for k, (want, type_, have) in enumerate(zip(expected.results, expected.types, got)):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, SSE, Kernel, each, pack, relu_with_bias, unpack
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY
+from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.tir_cpu.families.conv_winograd import FAMILY, WinogradMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
@@ -153,3 +154,37 @@ def test_kernels_compile_for_aarch64(tmp_path: Path) -> None:
     module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=target)
     module.mod.write_to_file(str(tmp_path / "kernel.o"))
     assert (tmp_path / "kernel.o").read_bytes()[18] == 0xB7  # the ELF machine AArch64
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shape"),
+    [
+        (plan(4, oc=2, cols=3, blocks=3), (2, 19, 40, 13, 17)),
+        (plan(4, oc=1, cols=12, blocks=1, split=1), (1, 16, 16, 24, 16)),
+        (plan(2, oc=3, cols=2, blocks=5), (3, 8, 24, 7, 6)),
+    ],
+)
+def test_of_images_rows_and_columns_only_what_is_wanted(chosen: WinogradPlan, shape: tuple[int, ...]) -> None:
+    """Whatever reaches into what is wanted is read and no more: what else the image and the output hold is NaN."""
+    work, machine = conv(AVX2, *shape), machine_of(AVX2)
+    random = np.random.default_rng(0)
+    x = random.standard_normal(work.x.shape).astype("float32")
+    w = (random.standard_normal(work.weight_shape) / np.sqrt(9 * work.x.shape[1])).astype("float32")
+    expected = torch.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1).numpy()
+    u = Kernel(FAMILY.pack(work, chosen, machine), AVX2)([w], FAMILY.packed(work, chosen, machine).physical)
+    make = WinogradMaker(work, chosen, machine, NOTHING)
+    run = tvm.compile(
+        tvm.IRModule({"main": make((Extent(0, 1, 0), Extent(1, 2, 1), Extent(3, 1, -1))).with_attr("global_symbol", "main")}), AVX2
+    )
+    n, _, height, width = work.y.shape
+    for sizes in ((0, 3, 4), (1, 0, 2), (n, 2, 1), (n, -1, 9), (1, 2, width + 1), (n + 1, height, width + 9), (1, 1, 8)):
+        count, rows, columns = (max(0, min(*e)) for e in zip((sizes[0], 2 * sizes[1] + 1, sizes[2] - 1), (n, height, width)))
+        there = x.copy()
+        # the last tile's columns and rows reach one further
+        there[:, :, -(-rows // chosen.m) * chosen.m + 1 :] = there[..., -(-columns // chosen.m) * chosen.m + 1 :] = np.nan
+        there[count:] = np.nan
+        y = tvm.runtime.tensor(np.full(work.y.physical, np.nan, "float32"))
+        run["main"](*(tvm.runtime.tensor(a) for a in (pack(there, work.x.block), u, *(np.array(s, "int64") for s in sizes))), y)
+        got = unpack(np.nan_to_num(y.numpy()), work.y)[:count, :, :rows, :columns]
+        np.testing.assert_allclose(got, expected[:count, :, :rows, :columns], rtol=1e-3, atol=1e-4)
+        assert np.isnan(y.numpy()[count:]).all()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 import tvm
 from kernel_utils import AVX2, machine
 
-from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.extents import Digits, Extent
 from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
+from dycl_tvm.backends.tir_cpu.families.normalisation import layer_norm
 from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.words.workload import Dense
 
@@ -38,3 +41,41 @@ def test_rows_behind_what_is_wanted_are_not_computed(rows: int, k: int) -> None:
         y = given[-1].numpy()[0]
         np.testing.assert_allclose(y[:n], (x[0] @ weights)[:n], rtol=1e-3, atol=1e-3)
         assert (y[n + plan.rows :] == 7).all()
+
+
+@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize(("shape", "k"), [((4, 16), 256), ((2, 5, 13), 1024)])
+def test_rows_of_several_lengths_are_those_before_each(shape: tuple[int, ...], k: int, fine: bool) -> None:
+    """Rows count through several dimensions: of a tile that has no row before all the sizes nothing is stored."""
+    rows, alone = math.prod(shape), replace(machine(), cores=1)
+    work = Dense(1, rows, 64, k)
+    plan = FAMILY.plans(work, alone)[0]
+    plan = FAMILY.finer(work, plan, alone) if fine else plan
+    limits = tuple(Extent(d, 1, 0) for d in range(len(shape)))
+    front = with_front(FAMILY.kernel(work, plan, alone), (None, Digits(shape, limits), None))
+    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, AVX2)
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(s).astype("float32") for s in ((1, rows, k), FAMILY.packed(work, plan, alone).shape))
+    expected = x[0] @ np.concatenate(list(w), 1)[:, :64]
+    for sizes in itertools.product(*({0, 1, n // 2, n - 1, n} for n in shape)):
+        wanted = np.zeros(shape, bool)
+        wanted[tuple(slice(n) for n in sizes)] = True
+        given: Any = [tvm.runtime.tensor(a) for a in (x, w, *(np.array(n, "int64") for n in sizes), np.full((1, rows, 64), 7, "float32"))]
+        module["front"](*given)
+        y, there = given[-1].numpy()[0], wanted.reshape(-1)
+        np.testing.assert_allclose(y[there], expected[there], rtol=1e-3, atol=1e-3)
+        near = np.convolve(there, np.ones(2 * plan.rows - 1), "same") > 0
+        assert not all(sizes) or (y[~near] == 7).all()  # a tile over the end of a dimension does not know that the next has no rows
+
+
+def test_a_view_of_all_rows_follows_all_lengths() -> None:
+    shape = (3, 7, 32)
+    front = with_front(layer_norm(shape, 1, 1e-5, replace(machine(), cores=1), False, False), (N, Extent(1, 1, 0), None))
+    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, AVX2)
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    for b, t in itertools.product(range(4), range(8)):
+        given: Any = [tvm.runtime.tensor(a) for a in (x, np.array(b, "int64"), np.array(t, "int64"), np.full(shape, 7, "float32"))]
+        module["front"](*given)
+        y = given[-1].numpy()
+        np.testing.assert_allclose(y[:b, :t], (x - x.mean(-1, keepdims=True))[:b, :t] / x[:b, :t].std(-1, keepdims=True), atol=1e-3)
+        assert (y[b:] == 7).all() and (y[:, t:] == 7).all()

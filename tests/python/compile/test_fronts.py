@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.backends.extents import Bounds, Digits, Extent, Wanted
 from dycl_tvm.errors import VerificationError
 
-N = Extent(0, 1, 0)
+N, M = Extent(0, 1, 0), Extent(1, 1, 0)
 BOUNDS = Bounds([(1, 8), (0, 5)])
 
 
@@ -35,13 +36,54 @@ def test_what_covers_two_extents() -> None:
         ((N, None, None), (8, 2, 3), (48,), (N.scaled(6),)),
         ((N.scaled(6),), (48,), (8, 6), (N, None)),
         ((N,), (48,), (8, 6), (None, None)),  # the last row is wanted in part
-        ((None, N), (2, 8), (16,), (None,)),
+        ((None, N), (2, 8), (16,), (Digits((2, 8), (None, N)),)),
+        ((M, N, None), (5, 8, 6), (40, 6), (Digits((5, 8), (M, N)), None)),
+        ((M, N, None), (5, 8, 6), (240,), (Digits((5, 48), (M, N.scaled(6))),)),
+        ((Digits((5, 48), (M, N.scaled(6))),), (240,), (5, 8, 2, 3), (M, N, None, None)),
+        ((Digits((5, 8), (M, N)), None), (40, 6), (1, 40, 2, 3), (None, Digits((5, 8), (M, N)), None, None)),
+        ((M, None, N), (5, 3, 8), (15, 8), (M.scaled(3), N)),
+        ((Digits((5, 8), (M, N)),), (40,), (10, 4), (M.scaled(2), None)),
         ((None, N, None), (1, 8, 6), (8, 6), (N, None)),
         ((None, N, None), (2, 8, 6), (2, 8, 3, 2), (None, N, None, None)),
     ],
 )
 def test_the_same_elements_in_another_shape(wanted: Any, shape: Any, other: Any, found: Any) -> None:
     assert BOUNDS.reshaped(wanted, shape, other) == found
+
+
+def cells(wanted: Wanted, shape: tuple[int, ...], sizes: tuple[int, int]) -> torch.Tensor:
+    """Return where in a tensor of a shape something is wanted."""
+    found = torch.ones(shape, dtype=torch.bool)
+    for d, (n, limit) in enumerate(zip(shape, wanted)):
+        there = range(n) if limit is None else limit.places(sizes) if isinstance(limit, Digits) else range(max(0, limit.at(sizes)))
+        found &= torch.tensor([k in there for k in range(n)]).reshape([n if k == d else 1 for k in range(len(shape))])
+    return found
+
+
+def test_regions_in_other_shapes_and_together_cover_what_they_are_made_of() -> None:
+    """Random limits of random shapes of as many elements: nothing that is wanted is ever left out."""
+    random.seed(0)
+    shapes = [(24,), (4, 6), (2, 2, 6), (3, 8), (6, 4), (2, 3, 4), (8, 3), (2, 12), (1, 24), (4, 1, 3, 2)]
+    bounds, exact = Bounds([(0, 6), (1, 4)]), 0
+
+    def some(shape: tuple[int, ...]) -> Wanted:
+        return tuple(
+            bounds.clipped(random.choice([None, N, M, N.scaled(2), M.scaled(3, 1), Extent.number(random.randint(0, n))]), n) for n in shape
+        )
+
+    for _ in range(400):
+        first, second, third = (random.choice(shapes) for _ in range(3))
+        wanted = some(first)
+        moved = bounds.reshaped(wanted, first, second)
+        again = bounds.reshaped(moved, second, third)
+        union = bounds.union(moved, some(second))
+        assert union is not None
+        for sizes in ((0, 1), (3, 2), (6, 4), (1, 3), (5, 1)):
+            there = cells(wanted, first, sizes).reshape(-1)
+            for other, shape in ((moved, second), (again, third), (union, second)):
+                assert not (there & ~cells(other, shape, sizes).reshape(-1)).any(), (wanted, first, other, shape)
+            exact += bool((there == cells(moved, second, sizes).reshape(-1)).all())
+    assert exact > 900  # of 2000: most shapes say what is wanted as it is
 
 
 class Convolutions(nn.Module):

@@ -14,7 +14,7 @@ from dycl_tvm.backends.registry import Backend
 from dycl_tvm.backends.tir_cpu import attention, halves, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
-from dycl_tvm.backends.tir_cpu.families.attention import Maker
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.fuse import fuse
 from dycl_tvm.backends.tir_cpu.graph import Reader
 from dycl_tvm.backends.tir_cpu.kernels import Kernels
@@ -34,7 +34,7 @@ class FamilyKernels:
 
     @property
     def makers(self) -> Mapping[str, Maker]:
-        """By the name of its function, what makes a kernel again for fewer keys."""
+        """By the name of its function, what makes a kernel again with loops that ask sizes of the call."""
         return self._kernels.makers
 
     def prepare(self, mod: tvm.IRModule) -> tvm.IRModule:

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu.families import relayout
-from dycl_tvm.backends.tir_cpu.families.attention import Maker
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Reach, Rows
 from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, NAME, REACH, ROWS

@@ -3,27 +3,30 @@
 
 The kernel is made and scheduled for the largest size. Then each loop gets a test whether its trip writes anything that is wanted: the
 least index that the trip can store at, against the size, which is one more input. Trips that write behind it are skipped; a tile that
-reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. So every family and every
-schedule has run-time extents, and static kernels are as they were.
+reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. Where an index counts through
+several dimensions, each with a size of its own, a trip is wanted if some index from its least to its largest has its place along each of
+them within that size. So every family and every schedule has run-time extents, and static kernels are as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.expr import Var
+from tvm.ir.expr import TensorLoad, Var
 
-from dycl_tvm.backends.extents import Extent, Wanted
+from dycl_tvm.backends.extents import Digits, Extent, Limit, Wanted, outer, parts_of
 from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, trips
 from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
-#: Least indices of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
-_MOST_STORES = 6
+#: Spans of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
+_MOST_SPANS = 6
 
 
 def add_sizes(fn: Any) -> Any:
@@ -51,7 +54,7 @@ class _Skips:
         self.scratch = scratch_of(fn.body)
         #: Loops that may have a test: in the innermost one, a test in each trip would cost what it saves.
         self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For)}
-        self.tests: dict[Any, tuple[Any, list[Scratch]]] = {}
+        self.tests: dict[tuple[Any, bool], tuple[Any, list[Scratch]]] = {}
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
@@ -79,10 +82,10 @@ class _Skips:
 
     def _launched(self, loop: Any) -> Any:
         """Return a parallel loop that has a launch only if enough is left, and whose last trips are not all of one thread."""
-        wanted, shape = self.stored.wanted[0][1], [int(s) for s in self.out.shape]
-        launches = int(loop.annotations.get(LAUNCHES, 1))
+        wanted, launches = self.stored.wanted[0][1], int(loop.annotations.get(LAUNCHES, 1))
+        parts = [part for n, limit in zip(self.out.shape, wanted) for part in parts_of(int(n), limit)]
         # the work is in proportion to what is wanted
-        few = [self._number(e) * launches < n for e, n in zip(wanted, shape) if e is not None]
+        few = [self._number(e) * launches < n for n, e in parts if e is not None]
         alone = tirx.any(*few) if len(few) > 1 else few[0]
         hint = tirx.Evaluate(tirx.call_extern("int32", "__dycl_next_launch_alone", alone.astype("int32")))
         strided = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_parallel_stride_pattern", tirx.const(1, "int32"), loop)
@@ -90,63 +93,98 @@ class _Skips:
 
     def _needed(self, loop: Any) -> Any:
         """Return whether a trip writes what is wanted; None if that does not depend on the trip, or cannot be told."""
-        test, scratch = self._test(loop)
-        if test is None or not scratch:
-            return test
+        for exact in (True, False):
+            test, scratch = self._test(loop, exact)
 
-        def same(other: Any) -> Any:
-            of = self._test(other)[0] if int(other.kind) == tirx.ForKind.SERIAL and other in self.tested else None
-            if of is None:
-                return None
-            renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
-            return of if tvm_ffi.structural_equal(renamed, test) else None
+            def same(other: Any, test: Any = test, exact: bool = exact) -> Any:
+                of = self._test(other, exact)[0] if int(other.kind) == tirx.ForKind.SERIAL and other in self.tested else None
+                if of is None:
+                    return None
+                renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
+                return of if tvm_ffi.structural_equal(renamed, test) else None
 
-        return test if all(s.in_trips(same) for s in scratch) else None
+            if test is not None and all(s.in_trips(same) for s in scratch):
+                return test
+        return None
 
-    def _test(self, loop: Any) -> tuple[Any, list[Scratch]]:
-        """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides."""
-        if loop not in self.tests:
-            self.tests[loop] = self._tested(loop)
-        return self.tests[loop]
+    def _test(self, loop: Any, exact: bool) -> tuple[Any, list[Scratch]]:
+        """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides.
 
-    def _tested(self, loop: Any) -> tuple[Any, list[Scratch]]:
+        What is not ``exact`` asks of each dimension whether the trip is before all that is not wanted: it falls as indices grow.
+        """
+        if (loop, exact) not in self.tests:
+            self.tests[loop, exact] = self._tested(loop, exact)
+        return self.tests[loop, exact]
+
+    def _tested(self, loop: Any, exact: bool) -> tuple[Any, list[Scratch]]:
         body = loop.body
         local = [s.buffer for s in found(body, tirx.AllocBuffer)]
         if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
             return None, []
         stores, scratch = [], []
-        for s in found(body, tirx.BufferStore):
+        for s, when in _stores(body):
             if is_one_of(self.stored.owner(s.buffer), local):
                 continue
             wanted = self.stored.of(s.buffer)
             own = next((c for c in self.scratch if c.buffer.same_as(s.buffer)), None)
             if wanted is not None:
-                stores.append((s, wanted))
+                stores.append(_Store(s, wanted, when) if exact else _Store(s, tuple(map(outer, wanted)), ()))
             elif own is None:
                 return None, []
             elif own not in scratch:
                 scratch.append(own)
-        tests = [self._reaches(stores, dim, loop, body) for dim in range(max((len(w) for _, w in stores), default=0))]
-        known = [t for t in tests if t is not None]
-        return (tirx.all(*known) if len(known) > 1 else known[0] if known else None), scratch
+        tests = []
+        for dims in _runs([s.wanted for s in stores]):
+            alone = [self._reaches(stores, [dim], loop, body) for dim in dims]
+            # an index of all of them may be told where those of each cannot
+            unknown = [dim for dim, test in zip(dims, alone) if test is None]
+            counts = any(mentions(s.stmt.indices[dim], loop.loop_var) for s in stores for dim in unknown)
+            together = self._reaches(stores, dims, loop, body) if exact and counts and len(dims) > 1 else None
+            tests += [t for t in (*alone, together) if t is not None]
+        return (tirx.all(*tests) if len(tests) > 1 else tests[0] if tests else None), scratch
 
-    def _reaches(self, stores: Sequence[tuple[Any, Wanted]], dim: int, loop: Any, body: Any) -> Any:
-        """Return whether any store is at an index of a dimension that is wanted, if that depends on the trip."""
+    def _reaches(self, stores: Sequence[_Store], dims: Sequence[int], loop: Any, body: Any) -> Any:
+        """Return whether any store is at an index of some dimensions that is wanted, if that depends on the trip."""
         inner = trips(found(body, tirx.For))
         values = {b.var: b.value for b in found(body, tirx.Bind)}
-        least: list[tuple[Any, Extent]] = []
-        for store, wanted in stores:
-            extent = wanted[dim] if dim < len(wanted) else None
-            if extent is None:
+        spans: list[_Span] = []
+        for store in stores:
+            index, limit = _together(store.stmt, store.wanted, dims, values)
+            last = end(index, inner, values, "max_value") if isinstance(limit, Digits) else None
+            if last is None:
+                limit = outer(limit)
+            at = end(index, inner, values, "min_value")
+            if limit is None or at is None or not mentions(at, loop.loop_var):
                 return None
-            at = end(store.indices[dim], inner, values, "min_value")
-            if at is None or not mentions(at, loop.loop_var):
-                return None
-            least = _with_least(least, at, extent)
-        if not least or len(least) > _MOST_STORES:
+            # what the trip does not change itself decides whether it comes to the store
+            changing = [v for v, *_ in inner] + list(values)
+            when = [c for c in store.when if not found(c, TensorLoad) and not any(mentions(c, v) for v in changing)]
+            spans = _with_span(spans, _Span(at, at if last is None else last, limit, tuple(when)))
+        if not spans or len(spans) > _MOST_SPANS:
             return None
-        tests = [at.astype("int64") < self._number(e) for at, e in least]
+        tests = [self._meets(s) for s in spans]
         return tirx.any(*tests) if len(tests) > 1 else tests[0]
+
+    def _meets(self, span: _Span) -> Any:
+        """Return whether an index of a span is wanted."""
+        least, last = span.least.astype("int64"), span.last.astype("int64")
+        meets = self._meets_digits(least, last - least, parts_of(0, span.limit))
+        return tirx.all(*span.when, meets) if span.when else meets
+
+    def _meets_digits(self, least: Any, more: Any, digits: Sequence[tuple[int, Extent | None]]) -> Any:
+        """Return whether an index from ``least`` to ``more`` behind it has all its digits within their limits, or may have."""
+        (_, extent), *inner = digits
+        limit = None if extent is None else self._number(extent)
+        if not inner:
+            return least < limit
+        rows, analyzer = math.prod(n for n, _ in inner), tvm.sym.Analyzer()
+        digit, rest = tirx.floordiv(least, rows), tirx.floormod(least, rows)
+        meets = self._meets_digits(rest, more, inner)
+        # the first index with the next digit has zeros behind it
+        carries = analyzer.simplify(rest + more >= tirx.const(rows, "int64"))
+        if not (isinstance(carries, tirx.IntImm) and not int(carries)):
+            meets = tirx.any(meets, carries if limit is None else tirx.all(carries, digit + 1 < limit))
+        return meets if limit is None else tirx.all(digit < limit, meets)
 
     def _number(self, extent: Extent) -> Any:
         """Return an extent as an expression."""
@@ -161,14 +199,76 @@ class _Skips:
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
 
 
-def _with_least(least: list[tuple[Any, Extent]], at: Any, extent: Extent) -> list[tuple[Any, Extent]]:
-    """Return the indices with one more; of those that are always as far apart the least is enough."""
+@dataclass(frozen=True)
+class _Store:
+    """A store, what is wanted there, and the conditions around it inside of a loop."""
+
+    stmt: Any
+    wanted: Wanted
+    when: tuple[Any, ...]
+
+
+def _stores(body: Any, when: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the stores of a loop's body with the conditions around them."""
+    if isinstance(body, tirx.IfThenElse):
+        yield from _stores(body.then_case, (*when, body.condition))
+        if body.else_case is not None:
+            yield from _stores(body.else_case, (*when, tirx.Not(body.condition)))
+    elif isinstance(body, tirx.SeqStmt):
+        for stmt in body.seq:
+            yield from _stores(stmt, when)
+    elif isinstance(body, (tirx.For, tirx.AttrStmt)):
+        yield from _stores(body.body, when)
+    else:
+        yield from ((store, when) for store in found(body, tirx.BufferStore))
+
+
+def _runs(wanted: Sequence[Wanted]) -> list[list[int]]:
+    """Return the dimensions that all stores have limits of, neighbours together."""
+    runs: list[list[int]] = []
+    for dim in range(min(map(len, wanted), default=0)):
+        if all(w[dim] is not None for w in wanted):
+            if runs and runs[-1][-1] == dim - 1:
+                runs[-1].append(dim)
+            else:
+                runs.append([dim])
+    return runs
+
+
+def _together(store: Any, wanted: Wanted, dims: Sequence[int], values: dict[Any, Any]) -> tuple[Any, Limit | None]:
+    """Return the index of a store in some dimensions as if they were one, and what is wanted of that."""
+    if len(dims) == 1:
+        return store.indices[dims[0]], wanted[dims[0]]
+    shape = [int(n) for n in store.buffer.shape]
+    index: Any = 0
+    for dim in dims:
+        index = index * shape[dim] + store.indices[dim]
+    for _ in range(len(values)):
+        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    parts = [part for dim in dims for part in parts_of(shape[dim], wanted[dim])]
+    return tvm.sym.Analyzer().simplify(index), Digits(tuple(n for n, _ in parts), tuple(e for _, e in parts))
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Where stores of a trip may be along a dimension: the least and the last index, which are wanted, and when the trip comes to them."""
+
+    least: Any
+    last: Any
+    limit: Limit
+    when: tuple[Any, ...]
+
+
+def _with_span(spans: list[_Span], new: _Span) -> list[_Span]:
+    """Return the spans with one more; those that always begin and end as far apart are one."""
     kept, analyzer = [], tvm.sym.Analyzer()
-    for other, e in least:
-        apart = analyzer.simplify(other.astype("int64") - at.astype("int64"))
-        if e == extent and isinstance(apart, tirx.IntImm):
-            if int(apart) <= 0:
-                return least
-            continue
-        kept.append((other, e))
-    return [*kept, (at, extent)]
+    for span in spans:
+        first, last = (
+            analyzer.simplify(a.astype("int64") - b.astype("int64")) for a, b in ((span.least, new.least), (span.last, new.last))
+        )
+        same = len(span.when) == len(new.when) and all(tvm_ffi.structural_equal(a, b) for a, b in zip(span.when, new.when))
+        if same and span.limit == new.limit and isinstance(first, tirx.IntImm) and isinstance(last, tirx.IntImm):
+            new = _Span(span.least if int(first) <= 0 else new.least, span.last if int(last) >= 0 else new.last, new.limit, new.when)
+        else:
+            kept.append(span)
+    return [*kept, new]

@@ -15,8 +15,9 @@ from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
+from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
-from dycl_tvm.backends.tir_cpu.families.family import Candidate
+from dycl_tvm.backends.tir_cpu.families.family import Candidate, Maker
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
@@ -77,8 +78,8 @@ class Kernels:
         self.offload = Offload()
         self.families: Counter[str] = Counter()
         self.left: list[str] = []
-        #: By the name of its function, what makes a kernel again for fewer keys.
-        self.makers: dict[str, attention.Maker] = {}
+        #: By the name of its function, what makes a kernel again with loops that ask sizes of the call.
+        self.makers: dict[str, Maker] = {}
 
     def want(self, node: Node) -> Want:
         """Return the layout that a node asks for."""
@@ -167,10 +168,11 @@ class Kernels:
         x, w = node.inputs
         weights = self._packed_weights(chosen, [out.read(w, Tensor(work.weight_shape, w.tensor.dtype))], out)
         args = [out.read(x, stored.work.x), weights, *self._read_operands(node, operands, out)]
+        plan, make = stored.plan, functools.partial(stored.kernel, self.machine, epilogue)
         result = out.call(
             _name(f"conv2d_{chosen.name}", node),
             (stored.work, chosen.plan, epilogue.key, epilogue.operands),
-            lambda: stored.kernel(self.machine, epilogue),
+            WinogradMaker(stored.work, plan, self.machine, epilogue) if isinstance(plan, WinogradPlan) else make,
             args,
             stored.work.y,
             [_BATCH, (), *(_BATCH for _ in operands)],
@@ -262,7 +264,7 @@ class Kernels:
         ]
         key = ("attention", work, between.key, between.operands, epilogue.key, epilogue.operands)
         rows = [(), (), (), *(() for _ in between.operands), *(_same(t, work.y) for t in epilogue.operands)]
-        make = attention.Maker(work, self.machine, between, epilogue)
+        make = attention.AttentionMaker(work, self.machine, between, epilogue)
         out.write(node.last, work.y, out.call(_name("attention", node), key, make, args, work.y, rows))
         return "attention"
 

@@ -27,6 +27,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     int8_depthwise,
     weights_only,
 )
+from dycl_tvm.backends.tir_cpu.families.dense_blocked import BlockedPlan
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped
@@ -74,7 +75,8 @@ class Selector:
         All weights of the network, plain. Where they do not fit into the last cache together, each call finds its weights in
         memory, and a small packed array is worth more than few operations.
     varied : bool
-        Whether calls decide sizes: a convolution's family is then chosen for one image too, not for the largest batch alone.
+        Whether calls decide sizes: a convolution's family is then chosen for one image too, not for the largest batch alone, and tiles of
+        a product are of few rows.
     """
 
     def __init__(
@@ -144,7 +146,10 @@ class Selector:
             return replace(same, plan=replace(same.plan, seconds=known.seconds))
         single: dict[str, float] = self._of_one_image(work) if self.varied and isinstance(work, Conv2D) else {}
         # the least product of two times is the least mean of their ratios
-        return min(candidates, key=lambda c: self._seconds_of(c) * single.get(c.name, 1.0))
+        best = min(candidates, key=lambda c: self._seconds_of(c) * single.get(c.name, 1.0))
+        if self.varied and isinstance(best.plan, BlockedPlan) and isinstance(work, Dense):
+            best = replace(best, plan=dense_blocked.FAMILY.finer(work, best.plan, self.machine))
+        return best
 
     def _of_one_image(self, work: Conv2D) -> dict[str, float]:
         """Return the seconds that each family would take for one image of a batch."""

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from dycl_tvm.backends.extents import Wanted
+from dycl_tvm.backends.extents import Extent, outer
 from dycl_tvm.backends.front import FRONT, SIZES, Stores, end, found, mentions
 
 #: The axes of a grid.
@@ -84,7 +84,7 @@ def _of_launch(fn: Any, launch: Any, stores: Stores) -> list[Grid]:
     return grids
 
 
-def _written(fn: Any, launch: Any, stores: Stores) -> list[tuple[Any, Wanted]]:
+def _written(fn: Any, launch: Any, stores: Stores) -> list[tuple[Any, list[Extent | None]]]:
     """Return the stores to the output with what is wanted there; none if anything else is written that others can see."""
     handed = [c for s in found(launch, tirx.Evaluate) for c in found(s, tvm.ir.Call) if getattr(c.op, "name", "") in _RAW]
     inputs = list(fn.params[:-1])
@@ -100,7 +100,7 @@ def _written(fn: Any, launch: Any, stores: Stores) -> list[tuple[Any, Wanted]]:
         wanted = stores.of(store.buffer)
         if wanted is None:
             return []
-        written.append((store, wanted))
+        written.append((store, [outer(limit) for limit in wanted]))
     return written
 
 
@@ -114,7 +114,7 @@ def _is_global(buffer: Any) -> bool:
 
 
 def _blocks(
-    written: Sequence[tuple[Any, Wanted]], var: Any, most: int, others: Sequence[Any], values: dict[Any, Any]
+    written: Sequence[tuple[Any, Sequence[Extent | None]]], var: Any, most: int, others: Sequence[Any], values: dict[Any, Any]
 ) -> tuple[int, tuple[Step, ...]] | None:
     """Return the size, and the steps from it to the number of blocks along an axis, of the first dimension that decides it."""
     for dim, extent in enumerate(written[0][1]):

@@ -23,7 +23,8 @@ from tvm import tirx
 from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -183,35 +184,50 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
             _Kernel(work, machine, between, epilogue, args).emit()
             return
         *inputs, size, y = args
-        choose(sorted({-(-work.keys // part // machine.lanes) * machine.lanes for part in _PARTS} - {0}), size, [*inputs, y])
+        choose(_counts(work, machine), size, [*inputs, y])
 
     def choose(counts: Sequence[int], size: Any, args: Sequence[Any]) -> None:
-        fewer = [c for c in counts if c < work.keys]
-        if not fewer:
+        if len(counts) == 1:
             _Kernel(work, machine, between, epilogue, args).emit()
             return
         assert used is not None
-        with T.If(size[()] * used.factor + used.constant <= fewer[0]):
+        with T.If(size[()] * used.factor + used.constant <= counts[0]):
             with T.Then():
-                _Kernel(replace(work, keys=fewer[0]), machine, between, epilogue, args).emit()
+                _Kernel(replace(work, keys=counts[0]), machine, between, epilogue, args).emit()
             with T.Else():
-                choose(fewer[1:], size, args)
+                choose(counts[1:], size, args)
 
     return with_transposition(prim_func(buffers, body), machine.lanes)
 
 
+def _counts(work: Attention, machine: Machine) -> list[int]:
+    """Return for how many keys there are loops, the most last."""
+    parts = {-(-work.keys // part // machine.lanes) * machine.lanes for part in _PARTS}
+    return [*sorted(c for c in parts if 0 < c < work.keys), work.keys]
+
+
 @dataclass(frozen=True)
-class Maker:
-    """Makes the kernel of an attention, also for a number of keys that a size of the call decides."""
+class AttentionMaker(Maker):
+    """Makes the kernel of an attention, also for a number of keys that a size of the call decides: what is its own."""
 
     work: Attention
     machine: Machine
     between: Epilogue
     epilogue: Epilogue
 
-    def __call__(self, used: Extent | None = None) -> Any:
+    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
         """Return the PrimFunc, as :func:`kernel` does."""
-        return kernel(self.work, self.machine, self.between, self.epilogue, used)
+        return kernel(self.work, self.machine, self.between, self.epilogue, own[0] if own else None)
+
+    def read(self, used: Extent, bounds: Bounds) -> Extent | None:
+        """Return how many keys are looked at where so many count; None for all."""
+        counts = _counts(self.work, self.machine)
+
+        def taken(size: int) -> int:
+            there = used.factor * size + used.constant
+            return next((c for c in counts if there <= c), counts[-1])
+
+        return bounds.shortened(bounds.covering(used.size, taken), self.work.keys) if used.factor else None
 
     @property
     def rows_dim(self) -> int:

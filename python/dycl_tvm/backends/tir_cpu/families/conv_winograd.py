@@ -24,13 +24,16 @@ Either the blocks run in parallel (``split`` 0), each with scratch of its own, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.extents import Extent, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape, WinogradPlan
+from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -60,10 +63,7 @@ class _ConvWinograd:
 
     def kernel(self, work: Conv2D, plan: WinogradPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, y)."""
-        s = Shape.of(work, plan, machine)
-        seconds = [each for _, each in launches(s, plan.split, work_of(s, machine))]
-        kernel = Loops(s, machine, epilogue, plan.split, seconds)
-        return prim_func(weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y), kernel.emit)
+        return WinogradMaker(work, plan, machine, epilogue)()
 
     def packed(self, work: Conv2D, plan: WinogradPlan, machine: Machine) -> Tensor:
         """Vectors in the order in which they are used, [group, x, input channel, output block of the group], and their lanes."""
@@ -98,6 +98,28 @@ class _ConvWinograd:
 
 
 FAMILY = _ConvWinograd()
+
+
+@dataclass(frozen=True)
+class WinogradMaker(Maker):
+    """Makes the kernel of a convolution, also for the first images, rows and columns of the output alone: what is its own.
+
+    The tiles that there are then lie side by side in V and M: products and transforms are of no others, in as many blocks as these fill.
+    """
+
+    work: Conv2D
+    plan: WinogradPlan
+    machine: Machine
+    epilogue: Epilogue
+
+    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+        """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
+        s = Shape.of(self.work, self.plan, self.machine)
+        seconds = [each for _, each in launches(s, self.plan.split, work_of(s, self.machine))]
+        loops = Loops(s, self.machine, self.epilogue, self.plan.split, seconds, own)
+        *inputs, y = weighted_buffers(self.work.x, FAMILY.packed(self.work, self.plan, self.machine), self.epilogue, self.work.y)
+        sizes = [(f"length_{k}", (), "int64") for k in sizes_of(own)]
+        return prim_func([*inputs, *sizes, y], loops.emit)
 
 
 def _term(factor: float, value: Any) -> Any:

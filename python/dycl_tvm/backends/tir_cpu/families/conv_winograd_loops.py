@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.extents import Extent, sizes_of
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -172,23 +173,49 @@ class Shape:
 
 
 class Loops:
-    """Emits the loops of one kernel. ``seconds``: of each parallel loop, on one core."""
+    """Emits the loops of one kernel.
 
-    def __init__(self, s: Shape, machine: Machine, epilogue: Epilogue, split: int, seconds: Sequence[float]) -> None:
-        self.s, self.machine, self.epilogue, self.split, self.seconds = s, machine, epilogue, split, seconds
+    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted.
+    """
+
+    def __init__(
+        self, s: Shape, machine: Machine, epilogue: Epilogue, split: int, seconds: Sequence[float], own: Sequence[Extent | None] = ()
+    ) -> None:
+        self.s, self.machine, self.epilogue, self.split, self.seconds, self.own = s, machine, epilogue, split, seconds, own
 
     def emit(self, x: Any, u: Any, *rest: Any) -> None:
-        s = self.s
-        self.x, self.u, self.operands, self.y = x, u, rest[:-1], rest[-1]
+        s, sizes = self.s, sizes_of(self.own)
+        count = len(rest) - 1 - len(sizes)
+        self.x, self.u, self.operands, self.y = x, u, rest[:count], rest[-1]
+        #: Rows and columns of tiles of an image, and rows of all images.
+        self.tile_rows, self.tile_cols, self.rows = *s.tiles, s.rows
+        if self.own:
+            number = dict(zip(sizes, rest[count:-1]))
+            batch, _, height, width = s.work.y.shape
+            images, rows, columns = (self.wanted(e, n, number) for e, n in zip(self.own, (batch, height, width)))
+            self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
+            self.rows = T.bind(images * self.tile_rows)
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
+
+    @staticmethod
+    def wanted(extent: Extent | None, whole: int, number: Mapping[int, Any]) -> Any:
+        """Return how many of ``whole`` are wanted."""
+        if extent is None or not extent.factor:
+            return T.int32(whole if extent is None else max(0, min(whole, extent.constant)))
+        there = number[extent.size][()] * extent.factor + extent.constant
+        return tirx.max(tirx.min(there, T.int64(whole)), T.int64(0)).astype("int32")
 
     def block(self, block: Any) -> None:
         """Emit all of a block of tile rows."""
         s = self.s
         a, lanes = s.transform.a, s.lanes
-        first = block * s.rows // s.blocks
-        rows = (block + 1) * s.rows // s.blocks - first if s.rows % s.blocks else s.block_rows
+        if self.own:  # whole blocks, as far as there are rows
+            first = block * s.block_rows
+            rows = tirx.max(tirx.min(self.rows - first, s.block_rows), 0)
+        else:
+            first = block * s.rows // s.blocks
+            rows = (block + 1) * s.rows // s.blocks - first if s.rows % s.blocks else s.block_rows
         v = T.alloc_buffer((a * a * s.v_stride, lanes), "float32")
         z_shape, m_shape = (a * (s.tiles[1] * s.m + 2), lanes), (a * a * s.m_stride, lanes)
         if not self.split:  # one scratch for all of the loop
@@ -220,19 +247,20 @@ class Loops:
         s, work, t = self.s, self.s.work, self.s.transform
         height, width = work.x.shape[2:]
         top, left = work.padding[:2]
-        tile_rows, tile_cols = s.tiles
-        z_width = tile_cols * s.m + 2
+        tile_cols = self.tile_cols
+        z_width = s.tiles[1] * s.m + 2
+        there = tirx.min(width, tile_cols * s.m + (2 - left)) if self.own else width
         for begin, end in ((0, left), (left + width, z_width)):  # columns of the padding
             if begin < end:
                 with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
                     store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
         with T.serial(0, rows) as r:
             image, h = self.row_of(first + r)
-            with T.serial(0, width) as q:
+            with T.serial(0, there) as q:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 for i in range(t.a):
                     row = h * s.m - top + i
-                    if i >= top and (tile_rows - 1) * s.m - top + i < height:  # inside, whatever the tile
+                    if i >= top and (s.tiles[0] - 1) * s.m - top + i < height:  # inside, whatever the tile
                         with T.vectorized(0, s.lanes) as e:
                             store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
                         continue
@@ -251,23 +279,24 @@ class Loops:
                     for j in range(t.a):
                         store(d, (j, e), z[i * z_width + w * s.m + j, e])
                     for j, value in enumerate(t.input(_rows(d, e))):
-                        store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * tile_cols) + r * tile_cols + w, e), value)
+                        store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * s.tiles[1]) + r * tile_cols + w, e), value)
 
     def row_of(self, row: Any) -> tuple[Any, Any]:
         """Return the image of a row of tiles, and the row in it."""
         if self.s.work.y.shape[0] == 1:
             return 0, row
-        return row // self.s.tiles[0], row % self.s.tiles[0]
+        return row // self.tile_rows, row % self.tile_rows
 
     # -- products ------------------------------------------------------------------------------------------------------
 
     def products(self, v: Any, m: Any, group: Any, blocks: int, rows: Any) -> None:
         """Emit the products of a group of ``blocks`` output blocks."""
         s, a = self.s, self.s.transform.a
-        count = rows * s.tiles[1]
+        count = rows * self.tile_cols
         with T.serial(0, a * a) as x, T.serial(0, (count + s.cols - 1) // s.cols) as j:
-            # the last tile of columns overlaps the one before
-            self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), (group * s.oc * a * a + x * blocks) * s.ci, blocks)
+            # the last tile of columns overlaps the one before; the only one of few reads and writes what nobody looks at
+            begin = tirx.min(j * s.cols, tirx.max(count - s.cols, 0) if self.own else count - s.cols)
+            self.tile(v, m, x, begin, (group * s.oc * a * a + x * blocks) * s.ci, blocks)
 
     def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
@@ -308,14 +337,14 @@ class Loops:
         s, t = self.s, self.s.transform
         height, width = s.work.y.shape[2:]
         columns = s.block_rows * s.tiles[1]
-        with T.serial(0, rows) as r, T.serial(0, s.tiles[1]) as w:
+        with T.serial(0, rows) as r, T.serial(0, self.tile_cols) as w:
             image, h = self.row_of(first + r)
             half = [T.alloc_buffer((t.a, s.lanes), "float32") for _ in range(t.m)]
             for j in range(t.a):
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 with T.vectorized(0, s.lanes) as e:
                     for i in range(t.a):
-                        store(d, (i, e), m[(i * t.a + j) * s.m_stride + n * columns + r * s.tiles[1] + w, e])
+                        store(d, (i, e), m[(i * t.a + j) * s.m_stride + n * columns + r * self.tile_cols + w, e])
                     for i, value in enumerate(t.output(_rows(d, e))):
                         store(half[i], (j, e), value)
             for i in range(t.m):

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from dycl_tvm.backends.extents import Extent
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Dense, Epilogue, Tensor
@@ -33,6 +36,14 @@ class Family(Protocol[_W, _P]):
 
     def kernel(self, work: _W, plan: _P, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (input, packed weights, epilogue operands, output), ready for code generation."""
+
+
+class Maker(ABC):
+    """Makes a kernel; also one whose loops ask sizes of the call themselves, where tests of trips would come too late."""
+
+    @abstractmethod
+    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+        """Return the PrimFunc. The sizes that ``own`` asks for are inputs before the output, in order, each an int64."""
 
 
 @dataclass(frozen=True)
