@@ -24,11 +24,12 @@ def _dot(machine: Machine) -> Dot:
         clock=cycles_per_second(machine),
         cycles=cost(machine),
         in_flight=8,
-        load=1.0,
+        load=1.15,
         copying=2.0,
         finishing=8.0,
         registers=1 if machine.vnni else 4,
         registers_a_block=1 if machine.vnni else 2,
+        registers_of_epilogue=4,
     )
 
 
@@ -90,6 +91,11 @@ class _Emitter(DotTiles):
     def word(self, values: Any) -> Any:
         """See :class:`DotTiles`."""
         return T.reinterpret(f"int32x{self.lanes // QUAD}", values)
+
+    def own_word(self, block: Any, place: tuple[Any, Any, Any], number: Any) -> Any:
+        """See :class:`DotTiles`."""
+        image, row, column = place
+        return T.reinterpret("int32", self.x[image, block, row, column, T.ramp(QUAD * number, 1, QUAD)])
 
     def multiply(self, total: Any, word: Any, number: Any) -> Any:
         """See :class:`DotTiles`."""

@@ -29,6 +29,8 @@ _BODY = 200
 #: The share of L2 that a piece's copy may take.
 _COPY_SHARE = 2
 _MOST_PLANS = 12
+#: Types of inputs in memory and of factors, for which the elements of a word are its neighbours in memory.
+_AS_WORDS = {(HALF, "bfloat16"), ("uint8", "int8")}
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Dot:
         Cycles to copy a block of channels at one place, and to finish a vector of sums.
     registers, registers_a_block : int
         What a tile takes beside its sums, and for each block of its outputs.
+    registers_of_epilogue : int
+        What an epilogue in a loop takes besides, if tiles have one block: LLVM then loads its operands before all tiles.
     """
 
     channels: int
@@ -76,6 +80,7 @@ class Dot:
     finishing: float
     registers: int
     registers_a_block: int
+    registers_of_epilogue: int = 0
 
     def words(self, p: Problem) -> int:
         """Return the words of a block of inputs that are computed with."""
@@ -87,7 +92,7 @@ class Dot:
 
     def reads_words(self, work: Conv2D) -> bool:
         """Whether the input is read where it lies: as words already, each by one tap."""
-        return work.x.dtype == HALF and work.weights == "bfloat16" and work.kernel == (1, 1) and not any(work.padding)
+        return (work.x.dtype, work.weights) in _AS_WORDS and work.kernel == (1, 1) and not any(work.padding)
 
     def seconds(self, p: Problem) -> float:
         """Return about how long one core takes: whether threads are worth it."""
@@ -104,7 +109,10 @@ class Dot:
         for blocks in range(1, min(p.outputs, 8) + 1):
             if blocks > 1 and -(-p.outputs // blocks) == -(-p.outputs // (blocks - 1)):
                 continue
-            points = (machine.registers - self.registers - blocks * self.registers_a_block) // blocks
+            own = self.registers + (self.registers_of_epilogue if blocks == 1 else 0)
+            points = (machine.registers - own - blocks * self.registers_a_block) // blocks
+            if self.steps(p) == self.words(p):  # without a loop LLVM loads ahead, and sums would leave the registers
+                points = min(points, machine.registers // 2 // blocks)
             if points < 1:
                 break
             for rows in range(1, min(p.rows.out, 4, points) + 1):
