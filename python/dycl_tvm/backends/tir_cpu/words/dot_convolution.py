@@ -237,6 +237,8 @@ class DotTiles(PaddedCopy):
         super().__init__(work, machine, epilogue, x, weights, operands, y)
         self.plan, self.dot, self.lanes, self.lane = plan, dot, dot.lanes, T.ramp(0, 1, dot.lanes)
         self.in_place = dot.reads_words(work)
+        #: Words of a block at a place of the copy.
+        self.words = dot.lanes // dot.channels
 
     @abstractmethod
     def word(self, values: Any) -> Any:
@@ -263,16 +265,17 @@ class DotTiles(PaddedCopy):
         with parallel(p.images * plan.output_parts * plan.parts, self.machine, self.dot.seconds(p)) as piece:
             out_part = self.take(piece, plan.parts, plan.rows, plan.columns)
             if not self.in_place:
-                shape = p.inputs, self.rows.extent, self.columns.extent, self.lanes // self.dot.channels
-                self.copy = T.alloc_buffer(shape, "int32")
+                self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent * self.words), "int32")
             self.prepare()
             self.groups(out_part, plan.output_parts, tiles(cut(p.outputs, plan.blocks)))
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
-        count = self.lanes // self.dot.channels
-        words = T.broadcast(T.int32(0), count) if values is None else self.word(values)
-        store(self.copy, [c, i, j, T.ramp(0, 1, count)], words)
+        if self.words == 1:
+            place, zero = j, T.int32(0)
+        else:
+            place, zero = T.ramp(j * self.words, 1, self.words), T.broadcast(T.int32(0), self.words)
+        store(self.copy, [c, i, place], zero if values is None else self.word(values))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         """See :class:`PaddedCopy`."""
@@ -307,7 +310,7 @@ class DotTiles(PaddedCopy):
                             word = self.own_word(g * p.inputs + c, place, e)
                         else:
                             at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
-                            word = self.copy[c, at[0], at[1], e]
+                            word = self.copy[c, at[0], at[1] * self.words + e]
                         for j in range(blocks):
                             acc = sums[a, b, j]
                             store(acc, [lane], self.multiply(acc[lane], word, first + j))
