@@ -1,10 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""A quantisation moves before paddings and before maxima of neighbours, so that what they read lies in memory as 8 bits, and does what clamps do.
+"""A quantisation moves before paddings and before maxima of neighbours, so that they read 8 bits, and takes the place of clamps.
 
-Invariant: the integers are the same for every input. To quantise is to multiply by a positive number, to round, to add and to clamp: none of them
-changes the order of numbers. So the largest one of a window becomes the largest integer; and a clamp before is nothing else than the
-last one, if its ends become the ends of the integers. NaN has no place in that order: it passes clamps, and a maximum is exchanged only
-where what it reads is never NaN: exact sums of integers times finite factors, and what is done to them.
+Invariant: the integers are the same for every input. To quantise is to multiply by a positive number, to round, to add and to clamp: none
+of them changes the order of numbers. So the largest one of a window becomes the largest integer; and a clamp before is nothing else than
+the last one, if its ends become the ends of the integers. NaN has no place in that order: it passes clamps, and a maximum is exchanged
+only where what it reads is never NaN: exact sums of integers times finite factors, and what is done to them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Depthwise convolutions of 8-bit integers: quads are neighbours of a row.
 
-Four columns of a block of channels lie in memory one behind the other. One shuffle makes a vector of quads of them, one a channel, and a dot
-product multiplies it with up to four taps of a row of each channel's filter. The filter is packed for each way that its taps fall on a quad: those that
-fall beside it are zeros there, so outputs that are neighbours share quads, and at the ends of a row quads are taken from within it. All sums
-of a few rows are kept in the cache before the epilogue reads them. Sums are exact.
+Four columns of a block of channels lie in memory one behind the other. One shuffle makes a vector of quads of them, one a channel, and a
+dot product multiplies it with up to four taps of a row of each channel's filter. The filter is packed for each way that its taps fall on
+a quad: where none falls there is a zero, so outputs that are neighbours share quads, and at the ends of a row quads are taken from within
+it. All sums of a few rows are kept in the cache before the epilogue reads them. Sums are exact.
 """
 
 from __future__ import annotations
@@ -72,7 +72,13 @@ class _Int8Depthwise:
         found: dict[Any, Int8DepthwisePlan] = {}
         for rows, columns in itertools.product((1, 2, 3, 4), (1, 2, 4)):
             plan = self._plan(work, min(rows, most), min(columns, p.columns.out), machine)
-            code = cost(machine) * len(cut(p.rows.out, plan.rows, p.rows)) * plan.rows * p.rows.kernel * _products(_runs(p.columns, plan.columns))
+            code = (
+                cost(machine)
+                * len(cut(p.rows.out, plan.rows, p.rows))
+                * plan.rows
+                * p.rows.kernel
+                * _products(_runs(p.columns, plan.columns))
+            )
             if rows * columns == 1 or (rows * columns <= machine.registers // 2 and code <= _CODE):
                 found[plan.params] = plan
         return sorted(found.values(), key=lambda plan: (plan.seconds, plan.params))[:6]
@@ -121,7 +127,9 @@ class _Int8Depthwise:
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit(self._plan(work, plan.rows, plan.columns, machine))
+            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit(
+                self._plan(work, plan.rows, plan.columns, machine)
+            )
 
         return int8_func(buffers, body, machine)
 

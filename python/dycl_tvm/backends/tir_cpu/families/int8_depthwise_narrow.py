@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Depthwise convolutions of 8-bit integers whose images are narrower than a quad: the kernels of depthwise.py, whose elements are widened to int32."""
+"""Depthwise convolutions of 8-bit integers whose images are narrower than a quad.
+
+They are the kernels of depthwise.py, whose elements are widened to int32 before they are multiplied.
+"""
 
 from __future__ import annotations
 
