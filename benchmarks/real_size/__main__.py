@@ -2,7 +2,8 @@
 """Milliseconds of a call and memory of networks of real size, in 32, 16 and 8 bits, next to PyTorch, ONNX Runtime and OpenVINO.
 
 Each contender is a process; they take turns, so that what else the machine does meets all of them. A cell has the median of the rounds'
-medians, and the process's peak memory while it ran. The last column is the fastest peer of the same precision over ours.
+medians, of CPU time for one thread, and the process's peak memory while it ran. The last column is the fastest peer of the same
+precision over ours.
 
     PYTHONPATH=benchmarks python -m real_size [--networks NAME ...] [--precisions P ...] [--batches N ...] [--threads N ...] [--rounds N]
 """

@@ -15,6 +15,7 @@ from dycl_tvm.passes.common_subexpression import common_subexpression
 from dycl_tvm.passes.constant_propagation import constant_propagation
 from dycl_tvm.passes.dead_code import dead_code
 from dycl_tvm.passes.decided_joins import decided_joins
+from dycl_tvm.passes.early_quantisation import early_quantisation
 from dycl_tvm.passes.element_checks import element_checks, missing_checks
 from dycl_tvm.passes.fold_batch_norm import fold_batch_norm
 from dycl_tvm.passes.identity_elimination import identity_elimination
@@ -33,6 +34,7 @@ Pass = Callable[[HCFG], int]
 PASSES: list[tuple[str, Pass]] = [
     ("element_checks", element_checks),
     ("integer_products", integer_products),
+    ("early_quantisation", early_quantisation),
     ("block_parameters", block_parameters),
     ("identity_elimination", identity_elimination),
     ("constant_propagation", constant_propagation),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, VNNI, Kernel, each, guarded, pack, unpack, windows
 
-from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise
+from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise, int8_depthwise_narrow
 from dycl_tvm.backends.tir_cpu.words import int8
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
@@ -106,10 +107,49 @@ def test_random_convolutions(window: Any, c: int, o: int, stride: int, choice: i
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_depthwise(target: Any) -> None:
-    work = _conv(target, 1, 20, 20, (9, 10), (3, 3), (2, 1), (1, 1, 1, 1), 1, 20)
+def test_convolutions_that_read_their_input_in_place(target: Any) -> None:
+    for size, stride, groups in (((5, 6), (1, 1), 1), ((9, 8), (2, 2), 1), ((1, 1), (1, 1), 1), ((4, 5), (1, 2), 2)):
+        work = _conv(target, 2, 64 if groups > 1 else 40, 64, size, (1, 1), stride, (0, 0, 0, 0), 1, groups)
+        _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_convolutions_of_few_channels_read_planes(target: Any) -> None:
+    for channels, size, kernel, stride in ((3, (20, 37), (7, 7), (2, 2)), (1, (9, 7), (3, 3), (1, 1)), (4, (9, 17), (1, 1), (2, 2))):
+        work = _conv(target, 2, channels, 20, size, kernel, stride, (kernel[0] // 2,) * 4, 1, 1)
+        plain = replace(work, x=replace(work.x, block=1))
+        _check_conv(int8_conv.FAMILY, plain, int8_conv.FAMILY.plans(plain, machine_of(target))[0], target)
+    assert not int8_conv.FAMILY.plans(replace(plain, groups=2), machine_of(target))
+    wide = _conv(target, 1, 5, 16, (4, 4), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1)
+    assert not int8_conv.FAMILY.plans(replace(wide, x=replace(wide.x, block=1)), machine_of(target))
+
+
+def _depthwise(target: Any, channels: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, choice: int = 0) -> None:
+    work = _conv(target, 2, channels, channels, size, kernel, stride, padding, dilation, channels)
     assert not int8_conv.FAMILY.plans(work, machine_of(target))
-    _check_conv(int8_depthwise.FAMILY, work, int8_depthwise.FAMILY.plans(work, machine_of(target))[0], target)
+    families = [f for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY) if f.plans(work, machine_of(target))]
+    assert families == [int8_depthwise.FAMILY if size[1] >= int8.QUAD else int8_depthwise_narrow.FAMILY]
+    plans = families[0].plans(work, machine_of(target))
+    _check_conv(families[0], work, plans[choice % len(plans)], target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("size, kernel, stride, padding, dilation", [
+    ((9, 10), (3, 3), (2, 1), (1, 1, 1, 1), 1),
+    ((7, 7), (5, 5), (1, 1), (2, 2, 2, 2), 1),
+    ((8, 9), (3, 5), (2, 2), (0, 1, 1, 2), 1),
+    ((5, 4), (3, 3), (1, 1), (2, 2, 2, 2), 2),
+    ((5, 3), (3, 3), (1, 1), (1, 1, 1, 1), 1),
+])  # fmt: skip
+def test_depthwise(size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, target: Any) -> None:
+    _depthwise(target, 20, size, kernel, stride, padding, dilation)
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(windows(), st.integers(1, 40), st.integers(1, 3), st.integers(0, 5), st.sampled_from(RUNNABLE))
+def test_random_depthwise(window: Any, channels: int, stride: int, choice: int, target: Any) -> None:
+    size, kernel, padding, dilation = window
+    _depthwise(target, channels + 1, size, kernel, (stride, stride), padding, dilation, choice)
 
 
 def test_instructions_follow_the_target() -> None:

@@ -30,7 +30,7 @@ def conv_work(node: Node, lanes: int) -> Conv2D | None:
         padding = [0, padding[0], 0, padding[1]]
     shape, out = image_shape(x.tensor.shape), image_shape(node.output.tensor.shape)
     kernel = w.tensor.shape[2:] if not one_d else (1, *w.tensor.shape[2:])
-    few = not integers and shape[1] <= FEW_CHANNELS and not (int(attrs.groups) == shape[1] == out[1] > 1)  # depthwise kernels read vectors
+    few = shape[1] <= FEW_CHANNELS and not (int(attrs.groups) == shape[1] == out[1] > 1)  # depthwise kernels read vectors
     return Conv2D(
         Tensor(shape, x.tensor.dtype, 1 if few else lanes),
         Tensor(out, node.last.tensor.dtype if integers else "float32", lanes),

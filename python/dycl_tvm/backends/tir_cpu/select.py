@@ -25,6 +25,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     int8_conv,
     int8_dense,
     int8_depthwise,
+    int8_depthwise_narrow,
     weights_only,
 )
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import BlockedPlan
@@ -43,6 +44,7 @@ CONVOLUTIONS: tuple[Family[Conv2D, Any], ...] = (
     amx_conv.FAMILY,
     int8_conv.FAMILY,
     int8_depthwise.FAMILY,
+    int8_depthwise_narrow.FAMILY,
 )
 PRODUCTS: tuple[Family[Dense, Any], ...] = (
     dense.FAMILY,

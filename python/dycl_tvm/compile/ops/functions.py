@@ -39,6 +39,15 @@ def _sigmoid(x: Any) -> Any:
     return one / (one + tirx.exp(-x))
 
 
+def to_byte(x: Any) -> Any:
+    """Return a float as an int32 from 0 to 255: cut off behind the point, what lies beyond becomes the limit, NaN becomes 0."""
+    if has_vectors(semantics.dtype_of(x)):
+        return vector_math.to_byte(x)
+    low, high = (tirx.const(limit, semantics.dtype_of(x)) for limit in (0, 255))
+    # NaN fails both comparisons
+    return tirx.Select(x > low, tirx.Select(x < high, x, high), low).astype("int32")
+
+
 exp = _function("exp", tirx.exp)
 erf = _function("erf", _library("erf"))
 tanh = _function("tanh", _library("tanh"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from dycl_tvm.compile.ops import semantics
+from dycl_tvm.compile.ops import functions, semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
 from dycl_tvm.hcfg.quantized import ADD, CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED
 
@@ -24,6 +24,8 @@ def _quantized(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: 
 
     def element(v: Any, i: Any, z: Any) -> Any:
         whole = tirx.nearbyint(v * i) + z
+        if (out, low, high) == ("uint8", 0, 255):
+            return functions.to_byte(whole).astype(out)
         # comparisons as PyTorch's clamp has them: NaN stays NaN until it is converted
         whole = tirx.Select(whole < tirx.const(low, wide), tirx.const(low, wide), whole)
         whole = tirx.Select(whole > tirx.const(high, wide), tirx.const(high, wide), whole)

@@ -1,11 +1,16 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Direct convolutions of 8-bit integers (:mod:`dot_convolution`): words are quads. Sums are exact."""
+"""Direct convolutions of 8-bit integers (:mod:`dot_convolution`): words are quads. Sums are exact.
+
+An input of no more channels than a quad has is read in plain layout: the copy makes quads of its planes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.convolution import cut, narrow_groups, problem
@@ -24,11 +29,12 @@ def _dot(machine: Machine) -> Dot:
         clock=cycles_per_second(machine),
         cycles=cost(machine),
         in_flight=8,
-        load=1.0,
+        load=1.15,
         copying=2.0,
         finishing=8.0,
         registers=1 if machine.vnni else 4,
         registers_a_block=1 if machine.vnni else 2,
+        registers_of_epilogue=4,
     )
 
 
@@ -38,14 +44,18 @@ class _Int8Conv:
     name = "int8"
 
     def plans(self, work: Conv2D, machine: Machine) -> list[DotPlan]:
-        """Return tile choices, best estimate first; input and output are packed, and groups are whole blocks of channels."""
-        if not allowed(machine) or not work.macs or not takes(work.dtypes) or {work.x.block, work.y.block} != {machine.lanes}:
+        """Return tile choices, best estimate first; the output is packed, and the input unless it has few channels, and groups are whole
+        blocks of channels."""
+        if not allowed(machine) or not work.macs or not takes(work.dtypes) or work.y.block != machine.lanes:
             return []
+        if work.x.block != machine.lanes and not _is_plain(work):
+            return []
+        work = _in_blocks(work)
         return [] if narrow_groups(work) else _dot(machine).plans(work, machine)
 
     def packed(self, work: Conv2D, plan: DotPlan, machine: Machine) -> Tensor:
         """Vectors of quads in the order in which the kernel reads them."""
-        p = problem(work)
+        p = problem(_in_blocks(work))
         return Tensor((p.groups * p.outputs * _dot(machine).steps(p), QUAD * machine.lanes), "int8")
 
     def pack(self, work: Conv2D, plan: DotPlan, machine: Machine) -> Any:
@@ -58,7 +68,7 @@ class _Int8Conv:
                 with T.serial(0, lanes) as lane, T.serial(0, QUAD) as q:
                     store(packed, [vector, lane * QUAD + q], weight(block * lanes + lane, channel + q))
 
-            pack_words(work, plan.blocks, _dot(machine), weights, put)
+            pack_words(_in_blocks(work), plan.blocks, _dot(machine), weights, put)
 
         shape = self.packed(work, plan, machine).shape
         return prim_func([("weights", work.weight_shape, "int8"), ("packed", shape, "int8")], body)
@@ -68,12 +78,23 @@ class _Int8Conv:
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            _Emitter(work, machine, epilogue, x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
+            emitter = _FromPlanes if _is_plain(work) else _Emitter
+            emitter(_in_blocks(work), machine, epilogue, x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
 
         return int8_func(buffers, body, machine)
 
 
 FAMILY = _Int8Conv()
+
+
+def _is_plain(work: Conv2D) -> bool:
+    """Whether the input is plain, and all its channels at a place are one quad."""
+    return work.x.block == 1 and work.x.shape[1] <= QUAD
+
+
+def _in_blocks(work: Conv2D) -> Conv2D:
+    """Return a convolution as one of a packed input."""
+    return replace(work, x=replace(work.x, block=work.y.block))
 
 
 class _Emitter(DotTiles):
@@ -91,6 +112,11 @@ class _Emitter(DotTiles):
         """See :class:`DotTiles`."""
         return T.reinterpret(f"int32x{self.lanes // QUAD}", values)
 
+    def own_word(self, block: Any, place: tuple[Any, Any, Any], number: Any) -> Any:
+        """See :class:`DotTiles`."""
+        image, row, column = place
+        return T.reinterpret("int32", self.x[image, block, row, column, T.ramp(QUAD * number, 1, QUAD)])
+
     def multiply(self, total: Any, word: Any, number: Any) -> Any:
         """See :class:`DotTiles`."""
         return dot(total, word, self.weights[number, T.ramp(0, 1, QUAD * self.lanes)], self.lanes)
@@ -104,3 +130,30 @@ class _Emitter(DotTiles):
             image, y_row, y_column = self.p.place(self.n, row + a, column + b)
             index = [image, block + j, y_row, y_column]
             store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, self.totals[j, a, b, v], index, v))
+
+
+class _FromPlanes(_Emitter):
+    """Writes a kernel that makes quads of the planes of its input."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.in_place, self.words = False, 1
+
+    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+        """See :class:`PaddedCopy`."""
+        lanes, known = self.lanes, count.value if isinstance(count, tirx.IntImm) else count
+        neighbours = self.columns.source_step == 1 and not self.p.flat
+        width = lanes if neighbours and isinstance(known, int) and known >= lanes else 1
+        with T.serial(0, -(-known // width) if width > 1 else count) as k:
+            # the last vector overlaps the one before it
+            at = begin + (tirx.min(k * width, known - width) if width > 1 else k)
+            store(self.copy, [c, i, T.ramp(at, 1, width) if width > 1 else at], self._quads(i, at, width))
+
+    def _quads(self, i: Any, at: Any, width: int) -> Any:
+        image, row, column = self.source(i, at)
+        dtype, place = ("int32", column) if width == 1 else (f"int32x{width}", T.ramp(column, 1, width))
+        quads = self.x[image, 0, row, place].astype(dtype)
+        for channel in range(1, self.work.x.shape[1]):
+            by = T.int32(8 * channel) if width == 1 else T.broadcast(T.int32(8 * channel), width)
+            quads = T.bitwise_or(quads, T.shift_left(self.x[image, channel, row, place].astype(dtype), by))
+        return quads

@@ -277,5 +277,5 @@ def _channel_dims(parts: Sequence[Any], params: Sequence[Any], channel: Any, cha
 def _is_layout(tensor: Tensor, dim: int | None) -> bool:
     """Whether an input's channels, if it has any, are where packed layouts have them."""
     if len(tensor.shape) >= 3 and tensor.shape[1] > 1:
-        return dim == 1 and tensor.dtype == "float32"
+        return dim == 1 and tensor.dtype in ("float32", "uint8")
     return dim is None or dim <= 1

@@ -29,6 +29,8 @@ _BODY = 200
 #: The share of L2 that a piece's copy may take.
 _COPY_SHARE = 2
 _MOST_PLANS = 12
+#: Types of inputs in memory and of factors, for which the elements of a word are its neighbours in memory.
+_AS_WORDS = {(HALF, "bfloat16"), ("uint8", "int8")}
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Dot:
         Cycles to copy a block of channels at one place, and to finish a vector of sums.
     registers, registers_a_block : int
         What a tile takes beside its sums, and for each block of its outputs.
+    registers_of_epilogue : int
+        What an epilogue in a loop takes besides, if tiles have one block: LLVM then loads its operands before all tiles.
     """
 
     channels: int
@@ -76,6 +80,7 @@ class Dot:
     finishing: float
     registers: int
     registers_a_block: int
+    registers_of_epilogue: int = 0
 
     def words(self, p: Problem) -> int:
         """Return the words of a block of inputs that are computed with."""
@@ -87,7 +92,7 @@ class Dot:
 
     def reads_words(self, work: Conv2D) -> bool:
         """Whether the input is read where it lies: as words already, each by one tap."""
-        return work.x.dtype == HALF and work.weights == "bfloat16" and work.kernel == (1, 1) and not any(work.padding)
+        return (work.x.dtype, work.weights) in _AS_WORDS and work.kernel == (1, 1) and not any(work.padding)
 
     def seconds(self, p: Problem) -> float:
         """Return about how long one core takes: whether threads are worth it."""
@@ -104,7 +109,10 @@ class Dot:
         for blocks in range(1, min(p.outputs, 8) + 1):
             if blocks > 1 and -(-p.outputs // blocks) == -(-p.outputs // (blocks - 1)):
                 continue
-            points = (machine.registers - self.registers - blocks * self.registers_a_block) // blocks
+            own = self.registers + (self.registers_of_epilogue if blocks == 1 else 0)
+            points = (machine.registers - own - blocks * self.registers_a_block) // blocks
+            if self.steps(p) == self.words(p):  # without a loop LLVM loads ahead, and sums would leave the registers
+                points = min(points, machine.registers // 2 // blocks)
             if points < 1:
                 break
             for rows in range(1, min(p.rows.out, 4, points) + 1):
@@ -229,6 +237,8 @@ class DotTiles(PaddedCopy):
         super().__init__(work, machine, epilogue, x, weights, operands, y)
         self.plan, self.dot, self.lanes, self.lane = plan, dot, dot.lanes, T.ramp(0, 1, dot.lanes)
         self.in_place = dot.reads_words(work)
+        #: Words of a block at a place of the copy.
+        self.words = dot.lanes // dot.channels
 
     @abstractmethod
     def word(self, values: Any) -> Any:
@@ -255,16 +265,17 @@ class DotTiles(PaddedCopy):
         with parallel(p.images * plan.output_parts * plan.parts, self.machine, self.dot.seconds(p)) as piece:
             out_part = self.take(piece, plan.parts, plan.rows, plan.columns)
             if not self.in_place:
-                shape = p.inputs, self.rows.extent, self.columns.extent, self.lanes // self.dot.channels
-                self.copy = T.alloc_buffer(shape, "int32")
+                self.copy = T.alloc_buffer((p.inputs, self.rows.extent, self.columns.extent * self.words), "int32")
             self.prepare()
             self.groups(out_part, plan.output_parts, tiles(cut(p.outputs, plan.blocks)))
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
-        count = self.lanes // self.dot.channels
-        words = T.broadcast(T.int32(0), count) if values is None else self.word(values)
-        store(self.copy, [c, i, j, T.ramp(0, 1, count)], words)
+        if self.words == 1:
+            place, zero = j, T.int32(0)
+        else:
+            place, zero = T.ramp(j * self.words, 1, self.words), T.broadcast(T.int32(0), self.words)
+        store(self.copy, [c, i, place], zero if values is None else self.word(values))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         """See :class:`PaddedCopy`."""
@@ -299,7 +310,7 @@ class DotTiles(PaddedCopy):
                             word = self.own_word(g * p.inputs + c, place, e)
                         else:
                             at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
-                            word = self.copy[c, at[0], at[1], e]
+                            word = self.copy[c, at[0], at[1] * self.words + e]
                         for j in range(blocks):
                             acc = sums[a, b, j]
                             store(acc, [lane], self.multiply(acc[lane], word, first + j))

@@ -56,6 +56,9 @@ def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, i
     loads = [load_operand(b, t, index, lane) for b, t in zip(operands, epilogue.operands)]
     result = epilogue.element(value, loads)
     if lane is not None and y.shape[1] % y.block:
-        zero = tirx.const(0, computed_type(y.dtype))
-        result = tirx.Select(index[1] * y.block + lane < y.shape[1], result, zero)
+        there, zero = index[1] * y.block + lane < y.shape[1], tirx.const(0, computed_type(y.dtype))
+        if y.dtype == "uint8":
+            # TVM makes a condition of a choice whose sides read memory, and computes vectors of that element by element
+            return tirx.bitwise_and(result, tirx.Select(there, tirx.const(255, y.dtype), zero))
+        result = tirx.Select(there, result, zero)
     return result

@@ -56,6 +56,16 @@ define linkonce_odr hidden <{n} x i32> @dycl_int8_dot_{n}(<{n} x i32> %sum, <{n}
 """
 
 
+_COLUMNS = """
+define linkonce_odr hidden <{n} x i32> @dycl_int8_columns_{n}(<{n} x i32> %x) alwaysinline {{
+  %a = bitcast <{n} x i32> %x to <{bytes} x i8>
+  %b = shufflevector <{bytes} x i8> %a, <{bytes} x i8> poison, <{bytes} x i32> <{order}>
+  %r = bitcast <{bytes} x i8> %b to <{n} x i32>
+  ret <{n} x i32> %r
+}}
+"""
+
+
 def takes(dtypes: DTypes) -> bool:
     """Whether :func:`dot` computes sums of such types."""
     return (dtypes.x, dtypes.weights, dtypes.accumulator) == ("uint8", "int8", "int32")
@@ -77,24 +87,39 @@ def cycles_per_second(machine: Machine) -> float:
 
 
 def integer_func(
-    vnni: str, pairs: str, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine
+    vnni: str, pairs: str, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine, more: str = ""
 ) -> Any:
-    """Return a PrimFunc whose body may use a dot product of integers in LLVM's language: by VNNI, or by the additions of ``vpmaddwd``."""
+    """Return a PrimFunc whose body may use a dot product of integers in LLVM's language: by VNNI, or by the additions of ``vpmaddwd``.
+
+    ``more`` is what else it uses.
+    """
     n = machine.lanes
     if machine.vnni:
         text, feature = vnni.format(n=n, bits=32 * n, half=2 * n, bytes=4 * n), "avx512vnni" if n == 16 else "avxvnni"
     else:
         name, feature = ("avx512.pmaddw.d.512", "avx512bw") if n == 16 else ("avx2.pmadd.wd", "avx2")
         text = pairs.format(n=n, half=2 * n, name=name)
-    return func_with(text, [feature], buffers, body)
+    return func_with(text + more, [feature], buffers, body)
 
 
 def int8_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine) -> Any:
-    """Return a PrimFunc whose body may use :func:`dot`."""
-    return integer_func(_VNNI, _PAIRS, buffers, body, machine)
+    """Return a PrimFunc whose body may use :func:`dot`, :func:`dots` and :func:`columns_as_quads`."""
+    n = machine.lanes
+    order = ", ".join(f"i32 {column * n + channel}" for channel in range(n) for column in range(QUAD))
+    return integer_func(_VNNI, _PAIRS, buffers, body, machine, _COLUMNS.format(n=n, bytes=QUAD * n, order=order))
+
+
+def dots(total: Any, quads: Any, weights: Any, lanes: int) -> Any:
+    """Return the sums plus the products of each lane's quad with one of its own, which are given as int32 and as int8."""
+    words = T.reinterpret(f"int32x{lanes}", weights)
+    return T.call_extern(f"int32x{lanes}", f"dycl_int8_dot_{lanes}", total, quads, words)
 
 
 def dot(total: Any, quad: Any, weights: Any, lanes: int) -> Any:
     """Return the sums plus the products of one quad with a vector of quads, which is given as int8."""
-    words = T.reinterpret(f"int32x{lanes}", weights)
-    return T.call_extern(f"int32x{lanes}", f"dycl_int8_dot_{lanes}", total, T.broadcast(quad, lanes), words)
+    return dots(total, T.broadcast(quad, lanes), weights, lanes)
+
+
+def columns_as_quads(columns: Any, lanes: int) -> Any:
+    """Return four vectors of bytes that follow each other as one of quads: of each lane, its bytes of the four."""
+    return T.call_extern(f"int32x{lanes}", f"dycl_int8_columns_{lanes}", T.reinterpret(f"int32x{lanes}", columns))

@@ -98,6 +98,17 @@ class PaddedCopy(ABC):
         else:
             self.group(0, share(out_part, out_parts, count))
 
+    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+        """Emit the copy of ``count`` places of a row of a block of the input, from ``begin`` on."""
+        with T.serial(0, count) as j:
+            image, row, column = self.source(i, begin + j)
+            self.put(c, i, begin + j, self.x[image, g * self.p.inputs + c, row, column, T.ramp(0, 1, self.p.block)])
+
+    def source(self, i: Any, j: Any) -> tuple[Any, Any, Any]:
+        """Return the image, row and column of the input that a place of the copy holds."""
+        rows, columns = self.rows, self.columns
+        return self.p.place(self.n, rows.source + i * rows.source_step, columns.source + j * columns.source_step)
+
     def round(self, g: Any) -> None:
         """Emit the copy of what the piece reaches of a group of the input."""
         p, rows, columns = self.p, self.rows, self.columns
@@ -108,11 +119,7 @@ class PaddedCopy(ABC):
 
         def row_of_input(c: Any, i: Any) -> None:
             zeros(c, i, 0, columns.inside)
-            with T.serial(0, tirx.max(0, columns.outside - columns.inside)) as j:
-                at = columns.inside + j
-                row, column = rows.source + i * rows.source_step, columns.source + at * columns.source_step
-                image, row, column = p.place(self.n, row, column)
-                self.put(c, i, at, self.x[image, g * p.inputs + c, row, column, T.ramp(0, 1, p.block)])
+            self.span(g, c, i, columns.inside, tirx.max(0, columns.outside - columns.inside))
             zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
 
         with T.serial(0, p.inputs) as c:

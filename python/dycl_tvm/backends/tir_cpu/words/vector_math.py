@@ -176,6 +176,20 @@ def _to_bfloat16(lanes: int) -> str:
     )
 
 
+def _to_byte(lanes: int) -> str:
+    # not by comparisons and choices: LLVM moves the conversions of integers into these, and makes many instructions of few
+    number, whole = (t if lanes == 1 else f"<{lanes} x {t}>" for t in ("float", "i32"))
+    suffix = "f32" if lanes == 1 else f"v{lanes}f32"
+    low, high = (Function(lanes).constant("f", limit).name for limit in (0, 255))
+    return (
+        f"declare {number} @llvm.maxnum.{suffix}({number}, {number})\ndeclare {number} @llvm.minnum.{suffix}({number}, {number})\n"
+        f"define {whole} @{_symbol('dycl.to_byte', lanes)}({number} %x) alwaysinline nounwind {{\n"
+        f"  %positive = call {number} @llvm.maxnum.{suffix}({number} %x, {number} {low})\n"
+        f"  %byte = call {number} @llvm.minnum.{suffix}({number} %positive, {number} {high})\n"
+        f"  %whole = fptosi {number} %byte to {whole}\n  ret {whole} %whole\n}}\n"
+    )
+
+
 def _symbol(name: str, lanes: int) -> str:
     return f"{name.replace('.', '_')}_{lanes}"
 
@@ -222,3 +236,5 @@ expm1 = _formula("expm1", _expm1)
 erf = _formula("erf", _erf)
 #: The bits of a float32 expression that is rounded to bfloat16, as int16.
 to_bfloat16 = _operator("to_bfloat16", _to_bfloat16, "int16")
+#: A float32 expression as an int32 from 0 to 255: cut off behind the point, what lies beyond becomes the limit, NaN becomes 0.
+to_byte = _operator("to_byte", _to_byte, "int32")
