@@ -183,7 +183,9 @@ class Moved:
         """Return the symbol of the kernel that writes what is wanted, which is what is moved or more."""
         there = self._vector(facts, bounds) if self.moving.together else self._box(facts, bounds)
         most = map(outer, wanted)
-        enough = all(n is None or (isinstance(n, Extent) and w is not None and bounds.covers(n, w)) for n, w in zip(there, most))
+        # A length that is not known may be any: what lies behind it must be filled.
+        known = all(self._length(d, facts) is not None for d in self.moving.dims)
+        enough = known and all(n is None or (isinstance(n, Extent) and w is not None and bounds.covers(n, w)) for n, w in zip(there, most))
         counts = [n for n in there if n is not None]
         return replace(self.moving, fills=self.moving.fills and not (enough and counts)).symbol
 
