@@ -124,6 +124,8 @@ def test_what_is_wanted_of_moved_elements() -> None:
     assert back.inputs((None,) * 4, facts, bounds)[0] == (all_of_it,)
     assert moving_of(back.front((None, H, W, None), facts, bounds)).fills is False  # type: ignore[union-attr]
     assert moving_of(back.front((None, H, None, None), facts, bounds)).fills  # type: ignore[union-attr]
+    # What lies behind a length that is not known may be wanted.
+    assert moving_of(back.front((None, H, None, None), [None, Holds(H), None], bounds)).fills  # type: ignore[union-attr]
 
 
 def test_how_far_a_table_leads() -> None:
