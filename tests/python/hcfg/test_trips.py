@@ -60,6 +60,20 @@ def test_loops_in_each_other() -> None:
     assert most_trips(g.graph) == {outer: 4, inner: 7}
 
 
+def test_a_step_in_several_blocks() -> None:
+    """Steps are added up in the order in which they are taken, whatever sets of blocks give: the same each time."""
+    for _ in range(20):
+        g = GraphBuilder("loop", {"c": BOOL})
+        head, one, two, end = g.block("head", INT), g.block("one"), g.block("two"), g.block("end")
+        g.jump(g.entry, head, 0)
+        g.branch(head, g.host(head, "lt", head.params[0], 10), one, end)
+        more = g.host(one, "add", head.params[0], 1)
+        g.branch(one, g.params[0], two, Edge(head, [more]))
+        g.jump(two, head, g.host(two, "add", more, 1))
+        g.leave(end, head.params[0])
+        assert most_trips(g.graph) == {head: 11}
+
+
 def test_what_does_not_count() -> None:
     # A number that another loop moves on, one that is multiplied, one that begins anew.
     g = GraphBuilder("none", {"c": BOOL, "n": INT})
