@@ -11,6 +11,9 @@ from dycl_tvm.hcfg.nodes import HCFG, Block, Value
 from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import INT
 
+#: A counter that goes as far bounds nothing: only the width of its type does, and no run makes so many trips.
+_FAR = 2**24
+
 
 def most_trips(graph: HCFG) -> dict[Block, int]:
     """Return for the headers of loops how often a way around leads back to them at most, each time the loop is reached.
@@ -25,7 +28,7 @@ def most_trips(graph: HCFG) -> dict[Block, int]:
     found = {}
     for loop in loops:
         trips = [_room(ranges, p, step) for k, p in enumerate(loop.header.params) if p.type == INT and (step := _step(loop, k, made))]
-        if (least := min(trips, default=math.inf)) < math.inf:
+        if (least := min(trips, default=math.inf)) < _FAR:
             found[loop.header] = int(least)
     return found
 
