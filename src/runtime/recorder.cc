@@ -168,8 +168,9 @@ size_t Recorder::Take(DyclEvent* to, size_t most) {
     read_ = Oldest();
     within_ = 0;
     path_end_ = 0;
+    ns_per_tick_ = 0;
   }
-  const double ns_per_tick = clock_.NsPerTick();
+  double known_now = 0;
   size_t taken = 0;
   while (taken < most && read_ < slots_) {
     DyclEvent event = Slot(read_);
@@ -185,9 +186,13 @@ size_t Recorder::Take(DyclEvent* to, size_t most) {
                         entry & ((1u << kChoiceBits) - 1),
                         0};
     }
-    if (event.kind == DYCL_EVENT_RUN) path_end_ = 0;
-    event.begin_ns = clock_.Ns(event.begin_ns, ns_per_tick);
-    event.end_ns = clock_.Ns(event.end_ns, ns_per_tick);
+    if (ns_per_tick_ == 0) {
+      if (known_now == 0) known_now = clock_.NsPerTick();
+      ns_per_tick_ = known_now;
+    }
+    event.begin_ns = clock_.Ns(event.begin_ns, ns_per_tick_);
+    event.end_ns = clock_.Ns(event.end_ns, ns_per_tick_);
+    if (event.kind == DYCL_EVENT_RUN) path_end_ = ns_per_tick_ = 0;
     event.reserved = 0;
     to[taken++] = event;
     if (++within_ < events) continue;

@@ -69,6 +69,9 @@ void Story(size_t capacity) {
   f.path = path.data();
   Told told;
   uint64_t taken = 0;
+  // Of the run that is read, maybe in pieces.
+  bool timed = true;
+  uint64_t decided = 0;
   for (int turn = 0; turn < 60; ++turn) {
     const uint64_t lost = recorder.lost();
     for (uint32_t runs = Below(6); runs > 0; --runs) Run(f, path, told);
@@ -77,12 +80,14 @@ void Story(size_t capacity) {
     const uint64_t there = all - taken - recorder.lost();
     CHECK(there >= std::min<uint64_t>(all - taken - lost, capacity));
     uint64_t end = 0;
+    if (recorder.lost() != lost) {
+      timed = true;
+      decided = 0;
+    }
     for (uint32_t reads = Below(8); reads > 0; --reads) {
       const size_t most = Below(12);
       const size_t some = recorder.Take(read.data(), most);
       CHECK(some <= most);
-      bool timed = true;
-      uint64_t decided = 0;
       for (size_t k = 0; k < some; ++k) {
         const DyclEvent& expected = told.events[taken + recorder.lost() + k];
         CHECK(read[k].kind == expected.kind && read[k].index == expected.index &&
@@ -97,6 +102,8 @@ void Story(size_t capacity) {
           decided = read[k].end_ns;
         } else if (read[k].kind == DYCL_EVENT_RUN) {
           CHECK(decided == 0 || read[k].end_ns == decided);
+          timed = true;
+          decided = 0;
         }
         end = read[k].end_ns;
       }

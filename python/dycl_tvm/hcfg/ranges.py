@@ -186,9 +186,10 @@ class Ranges:
         return self._set(param, found)
 
     def _set(self, value: Value, new: Range | None) -> bool:
-        if new is None or not new or new == self._found.get(value):
+        new = new and new.meet(_widest(value.type))
+        if not new or new == self._found.get(value):
             return False
-        self._found[value] = new.meet(_widest(value.type))
+        self._found[value] = new
         return True
 
     def _possible(self, block: Block, edge: Edge) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 
-from dycl_tvm.hcfg.analysis import Loop, natural_loops
+from dycl_tvm.hcfg.analysis import Loop, natural_loops, reverse_postorder
 from dycl_tvm.hcfg.lockstep import sums
 from dycl_tvm.hcfg.nodes import HCFG, Block, Value
 from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import INT
+
+#: A counter that goes as far bounds nothing: only the width of its type does, and no run makes so many trips.
+_FAR = 2**24
 
 
 def most_trips(graph: HCFG) -> dict[Block, int]:
@@ -21,11 +24,11 @@ def most_trips(graph: HCFG) -> dict[Block, int]:
     loops = natural_loops(graph).loops
     if not loops:
         return {}
-    made, ranges = sums([b for loop in loops for b in loop.body]), Ranges(graph)
+    made, ranges = sums(reverse_postorder(graph)), Ranges(graph)
     found = {}
     for loop in loops:
         trips = [_room(ranges, p, step) for k, p in enumerate(loop.header.params) if p.type == INT and (step := _step(loop, k, made))]
-        if (least := min(trips, default=math.inf)) < math.inf:
+        if (least := min(trips, default=math.inf)) < _FAR:
             found[loop.header] = int(least)
     return found
 

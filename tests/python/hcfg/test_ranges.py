@@ -156,3 +156,16 @@ def test_sides_of_a_switch_know_their_index() -> None:
     ranges = Ranges(g.graph)
     assert [ranges.of(g.params[0], x) for x in (a, b, c)] == [(0, 0), (2, 2), (4, 4)]
     assert ranges.of(many.params[0]) == (1, 3)
+
+
+def test_a_number_that_is_read_as_a_bool() -> None:
+    # Its bounds as a number are not those of the bool; the ways through the graph are gone through until nothing changes.
+    g = GraphBuilder("bool", {"t": tensor(dtype="int64")})
+    yes, no = g.block("yes"), g.block("no")
+    cond = g.host(g.entry, "item", g.params[0], type=BOOL)
+    g.branch(g.entry, cond, yes, no)
+    g.leave(yes, cond)
+    g.leave(no, cond)
+    verify(g.graph)
+    ranges = Ranges(g.graph)
+    assert (ranges.of(cond), ranges.of(cond, yes), ranges.of(cond, no)) == ((0, 1), (1, 1), (0, 0))

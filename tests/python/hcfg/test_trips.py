@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import dycl_tvm
-from dycl_tvm.hcfg.builder import GraphBuilder
+from dycl_tvm.hcfg.builder import GraphBuilder, tensor
 from dycl_tvm.hcfg.nodes import Edge
 from dycl_tvm.hcfg.trips import most_trips
 from dycl_tvm.hcfg.types import BOOL, INT
@@ -58,6 +58,32 @@ def test_loops_in_each_other() -> None:
     g.leave(end, outer.params[0])
     verify(g.graph)
     assert most_trips(g.graph) == {outer: 4, inner: 7}
+
+
+def test_a_step_in_several_blocks() -> None:
+    """Steps are added up in the order in which they are taken, whatever sets of blocks give: the same each time."""
+    for _ in range(20):
+        g = GraphBuilder("loop", {"c": BOOL})
+        head, one, two, end = g.block("head", INT), g.block("one"), g.block("two"), g.block("end")
+        g.jump(g.entry, head, 0)
+        g.branch(head, g.host(head, "lt", head.params[0], 10), one, end)
+        more = g.host(one, "add", head.params[0], 1)
+        g.branch(one, g.params[0], two, Edge(head, [more]))
+        g.jump(two, head, g.host(two, "add", more, 1))
+        g.leave(end, head.params[0])
+        assert most_trips(g.graph) == {head: 11}
+
+
+@pytest.mark.parametrize("step, dtype", [(1, "int64"), (3, "int64"), (1, "int32"), (16, "int32")])
+def test_a_counter_that_only_its_type_bounds(step: int, dtype: str) -> None:
+    g = GraphBuilder("loop", {"t": tensor(dtype=dtype)})
+    head, body, end = g.block("head", INT), g.block("body"), g.block("end")
+    limit = g.host(g.entry, "item", g.params[0])
+    g.jump(g.entry, head, 0)
+    g.branch(head, g.host(head, "lt", head.params[0], limit), body, end)
+    g.jump(body, head, g.host(body, "add", head.params[0], step))
+    g.leave(end, head.params[0])
+    assert most_trips(g.graph) == {}
 
 
 def test_what_does_not_count() -> None:
