@@ -421,6 +421,24 @@ def test_parts_that_may_be_empty(program):
         torch.testing.assert_close(call(x), program(x), msg=lambda text: f"at {b}, {t}: {text}")  # noqa: B023
 
 
+def merged_heads(x):
+    b, t, _ = x.shape
+    q = x.view(b, t, 2, 4).transpose(1, 2)
+    return ((q @ q.mT).softmax(-1) @ q).transpose(1, 2).reshape(b, t, 8).view(b * t, 8)
+
+
+def out_of_order(x):
+    b, t, _ = x.shape
+    return x.view(b, t, 2, 2).permute(0, 3, 1, 2).flatten(0, 1).view(b * 2, t * 2)
+
+
+def test_a_copy_lies_in_order():
+    """What eager copies, or leaves in order where it does not, is viewed further."""
+    check(merged_heads, of(-1, -2, 8), dynamic_shapes=({0: B, 1: T},))
+    with pytest.raises(UnsupportedError, match="view"):  # of one sequence the first is a view, and not in order
+        stage(out_of_order, (torch.zeros(4, 6, 4),), dynamic_shapes=({0: B, 1: T},))
+
+
 @pytest.mark.parametrize(
     "program", [F.instance_norm, lambda x: F.group_norm(x, 2), lambda x: F.group_norm(x.flatten(2), 2), lambda x: F.group_norm(x, 1)]
 )
