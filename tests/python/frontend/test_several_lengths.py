@@ -432,11 +432,17 @@ def out_of_order(x):
     return x.view(b, t, 2, 2).permute(0, 3, 1, 2).flatten(0, 1).view(b * 2, t * 2)
 
 
+def merged_lengths(x):
+    b, t, _ = x.shape
+    return x.view(b, t, 2, 2).permute(0, 1, 3, 2).transpose(0, 1).flatten(0, 1).view(b * t * 2, 2)
+
+
 def test_a_copy_lies_in_order():
     """What eager copies, or leaves in order where it does not, is viewed further."""
     check(merged_heads, of(-1, -2, 8), dynamic_shapes=({0: B, 1: T},))
-    with pytest.raises(UnsupportedError, match="view"):  # of one sequence the first is a view, and not in order
-        stage(out_of_order, (torch.zeros(4, 6, 4),), dynamic_shapes=({0: B, 1: T},))
+    for program in (out_of_order, merged_lengths):
+        with pytest.raises(UnsupportedError, match="view"):  # of one sequence, or one token, the first is a view, and not in order
+            stage(program, (torch.zeros(4, 6, 4),), dynamic_shapes=({0: B, 1: T},))
 
 
 @pytest.mark.parametrize(

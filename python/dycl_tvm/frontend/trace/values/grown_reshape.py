@@ -179,7 +179,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     groups = _groups(_sizes(t), asked)
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
-        return _moved(func, t, asked)
+        return _moved(func, t, asked, t.order is None or groups is None or t.contiguous_ or _is_in_order(t, groups))
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
     cut_off = False
     for own, others in groups:
@@ -256,7 +256,7 @@ def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bo
     return rooms[0] * behind[0] == rooms[1] * behind[1]  # so there is as much before them
 
 
-def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
+def _moved(func: Any, t: Grown, asked: Sequence[Any], in_order: bool) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
     if func is _T.view and not _is_joined(t, asked):
         return refuse_call(func, t)
@@ -272,7 +272,7 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
         whole = fitted(elements, 0, math.prod(rooms)).reshape(rooms)
     else:
         whole = moved_apart(elements, sizes)
-    made = new_in(whole, dict(enumerate(sizes)))
+    made = new_in(whole, dict(enumerate(sizes)), in_order)
     stands_for_a_view(made, t)
     return made
 
