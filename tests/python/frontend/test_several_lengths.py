@@ -17,6 +17,7 @@ from torch import nn
 
 from dycl_tvm.errors import InputError, UnsupportedError
 from dycl_tvm.frontend.python import stage
+from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.nodes import HCFG
 from dycl_tvm.hcfg.sizes import Dim
 
@@ -396,3 +397,81 @@ def test_beyond_the_bounds():
 def test_refused():
     with pytest.raises(UnsupportedError, match=r"one such dimension only, not of a tensor \[n, m, 8\].*lengths n, m .*at most 4, 6"):
         stage(lambda x: x.quantile(0.5, 1), of(-1, -2, 8)[0], dynamic_shapes={"x": {0: B, 1: T}})
+
+
+# -- sizes of zero and one --------------------------------------------------------------------------------------------------------
+NONE_B, NONE_T = Dim("B", min=0, max=2), Dim("T", min=0, max=3)
+
+
+def behind_the_first(x):
+    parts = x[:, 1:].flatten(1), x[:, 2:].flatten(1), x[1:, 1:].flatten(0, 1), x[:, 1:][:, 1:].flatten(1)
+    return parts, x[:, x.shape[0] :].flatten(1), x[:, 1:].reshape(-1, 4)
+
+
+def eights(x):
+    return F.pad(x, (0, 0, 0, -x.shape[1] % 3)).unflatten(1, (-1, 3)).amax(2), x.unflatten(2, (-1, 2))
+
+
+@pytest.mark.parametrize("program", [behind_the_first, eights], ids=lambda f: f.__name__)
+def test_parts_that_may_be_empty(program):
+    """A part is no longer than what is left of its tensor, and the parts of a dimension follow from it alone."""
+    call = stage(program, (torch.zeros(2, 3, 4),), dynamic_shapes=({0: NONE_B, 1: NONE_T},)).interpret()
+    for b, t in itertools.product(range(3), range(4)):
+        x = torch.randn(b, t, 4)
+        torch.testing.assert_close(call(x), program(x), msg=lambda text: f"at {b}, {t}: {text}")  # noqa: B023
+
+
+def merged_heads(x):
+    b, t, _ = x.shape
+    q = x.view(b, t, 2, 4).transpose(1, 2)
+    return ((q @ q.mT).softmax(-1) @ q).transpose(1, 2).reshape(b, t, 8).view(b * t, 8)
+
+
+def out_of_order(x):
+    b, t, _ = x.shape
+    return x.view(b, t, 2, 2).permute(0, 3, 1, 2).flatten(0, 1).view(b * 2, t * 2)
+
+
+def merged_lengths(x):
+    b, t, _ = x.shape
+    return x.view(b, t, 2, 2).permute(0, 1, 3, 2).transpose(0, 1).flatten(0, 1).view(b * t * 2, 2)
+
+
+def test_a_copy_lies_in_order():
+    """What eager copies, or leaves in order where it does not, is viewed further."""
+    check(merged_heads, of(-1, -2, 8), dynamic_shapes=({0: B, 1: T},))
+    for program in (out_of_order, merged_lengths):
+        with pytest.raises(UnsupportedError, match="view"):  # of one sequence, or one token, the first is a view, and not in order
+            stage(program, (torch.zeros(4, 6, 4),), dynamic_shapes=({0: B, 1: T},))
+
+
+@pytest.mark.parametrize(
+    "program", [F.instance_norm, lambda x: F.group_norm(x, 2), lambda x: F.group_norm(x.flatten(2), 2), lambda x: F.group_norm(x, 1)]
+)
+def test_no_mean_of_one_element(program):
+    """Several lengths may be 1 together: PyTorch refuses what is normalised then."""
+    sizes = {0: Dim("B", min=0, max=2), 2: Dim("H", max=3), 3: Dim("W", max=2)}
+    call = stage(lambda x: program(x), (torch.zeros(2, 2, 3, 2),), dynamic_shapes=(sizes,)).interpret()
+    for b, h, w in itertools.product(range(3), range(1, 4), range(1, 3)):
+        x = torch.randn(b, 2, h, w)
+        try:
+            want = program(x)
+        except ValueError:
+            with pytest.raises(ValueError, match="Expected more than 1"):
+                call(x)
+            continue
+        torch.testing.assert_close(call(x), want)
+
+
+def test_grids_and_pixels_of_no_images():
+    sizes = {0: NONE_B, 2: Dim("H", max=3)}
+    grid = stage(
+        lambda x: F.affine_grid(x[:, :2, 0], list(x.shape), False), (torch.zeros(2, 3, 3, 3),), dynamic_shapes=(sizes,)
+    ).interpret()
+    with pytest.raises(ValueError, match="output size"):
+        grid(torch.zeros(0, 3, 2, 3))
+    apart = stage(lambda x: F.pixel_unshuffle(torch.cat([x, x], 2), 2), (torch.zeros(2, 3, 3, 4),), dynamic_shapes=(sizes,)).interpret()
+    x = torch.randn(1, 3, 2, 4)
+    torch.testing.assert_close(apart(x), F.pixel_unshuffle(torch.cat([x, x], 2), 2))
+    with pytest.raises(LimitError, match="no pixels"):
+        apart(torch.zeros(0, 3, 2, 4))

@@ -243,6 +243,8 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
     elif (step := difference(bounds[1], bounds[0])) is not None:
         ends[1] = min(ends[1], step)
+    if bounds[0] is not None and (first := _known(bounds[0])[0]) > 0:  # a slice that begins behind the end has nothing
+        ends[1] = min(ends[1], max(_known(stop)[1] - first, 0))
     if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
         return start, claimed
     if not scalars.is_symbolic(count):
@@ -301,7 +303,7 @@ def narrowed_at(whole: torch.Tensor, along: int, length: Extent, start: Any, cou
     """Return so many elements from a place on, which were checked to lie in a dimension of which there is so much."""
     size, most = int(whole.shape[along]), bounds_of(length)[1]
     least, largest = scalars.bounds_of(count) or (0, most)
-    extent = extent_of(count, max(least, 0), min(largest, most))
+    extent = extent_of(count, max(least, 0), min(largest, max(most - max(_known(start)[0], 0), 0)))
     room = bounds_of(extent)[1]
     part = narrow_at(whole, along, start, room) if scalars.is_symbolic(start) else whole.narrow(along, start, size - start)
     return grown(part, along, extent)

@@ -7,6 +7,7 @@ Each is called while the modes are on, so what it calls is looked up like what a
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,8 +71,16 @@ def _expand_as(t: Tensor, other: Tensor) -> Tensor:
 
 
 def _unflatten(t: Tensor, dim: int, sizes: Sequence[Any]) -> Tensor:
-    dim = dim % t.dim()
-    return t.view([*t.size()[:dim], *sizes, *t.size()[dim + 1 :]])
+    dim, parts = dim % t.dim(), list(sizes)
+    others = [n for n in parts if type(n) is not int or n != -1]
+    if len(others) == len(parts) - 1 and all(
+        type(n) is int and n > 0 for n in others
+    ):  # it follows from the dimension, not from all elements
+        size, rest = t.size()[dim], math.prod(others)
+        if type(size % rest) is not int or size % rest:
+            require(size % rest == 0, RuntimeError("unflatten: the sizes don't multiply up to the size of the dimension"))
+        parts[parts.index(-1)] = size // rest
+    return t.view([*t.size()[:dim], *parts, *t.size()[dim + 1 :]])
 
 
 def _rank_one(*tensors: Any) -> Any:

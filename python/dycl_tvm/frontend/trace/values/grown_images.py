@@ -36,9 +36,10 @@ def _pixel_unshuffle(t: Tensor, downscale_factor: int) -> Tensor:
     *batch, channels, h, w = t.shape
     if not batch or type(r) is not int or r < 1:
         return refuse_here("pixel_unshuffle() by such a factor")  # type: ignore[no-any-return]
-    for size in (h, w):
+    for size in (*batch, h, w):
         if (scalars.bounds_of(size) or (0, 0))[0] < 1:
             limit(scalars.operand_of(size > 0), "pixel_unshuffle() of no pixels leaves their number as it is")
+    for size in (h, w):
         if type(size % r) is not int or size % r:
             require(size % r == 0, RuntimeError("pixel_unshuffle expects height and width to be divisible by the factor"))
     made = t.reshape([*batch, channels, h // r, r, w // r, r]).permute([*range(len(batch) + 1), *[len(batch) + k for k in (2, 4, 1, 3)]])
@@ -73,6 +74,9 @@ def _affine_grid(theta: Tensor, size: Any, align_corners: Any = None) -> Tensor:
     if len(size) != 4 or theta.dim() != 3 or type(align_corners) not in (bool, type(None)):
         return refuse_here("affine_grid() of such sizes")  # type: ignore[no-any-return]
     batch, _, height, width = size
+    for n in size:
+        if (scalars.bounds_of(n) or (0, 0))[0] < 1:
+            require(n > 0, ValueError("Expected non-zero, positive output size."))
     x, y = [_centres(n, bool(align_corners), theta.dtype) for n in (width, height)]
     x, y = x.expand(height, -1), y.unsqueeze(1).expand(-1, width)
     base = torch.stack([x, y, torch.ones_like(x)], 2).reshape(1, height * width, 3)

@@ -18,6 +18,7 @@ from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of,
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    count_in,
     dtype_of,
     flat,
     masked,
@@ -194,12 +195,20 @@ def instance_norm(
     """Normalise each channel by itself."""
     if use_input_stats is not True or running_mean is not None or t.dim_() < 3:
         return refuse_call(func, t)
+    _check_not(1, count_in(t, range(2, t.dim_())), "spatial element")
     return _normalised(func, t, int(t.buffer.shape[1]), weight, bias, eps)
 
 
 def group_norm(func: Any, t: Grown, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Normalise groups of channels."""
+    _check_not(num_groups, count_in(t, range(t.dim_())), "value per channel")
     return _normalised(func, t, num_groups, weight, bias, eps)
+
+
+def _check_not(single: int, count: Any, what: str) -> None:
+    """Raise, as PyTorch does, where each mean would be that of a single element; of no elements it says nothing."""
+    if is_symbolic(count) and ((known := count.node.bounds) is None or known[0] <= single <= known[1]):
+        require(count != single, ValueError(f"Expected more than 1 {what} when training"))
 
 
 def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: float) -> Any:

@@ -8,6 +8,7 @@ shape has them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -178,7 +179,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     groups = _groups(_sizes(t), asked)
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
-        return _moved(func, t, asked)
+        return _moved(func, t, asked, t.order is None or groups is None or t.contiguous_ or _is_in_order(t, groups))
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
     cut_off = False
     for own, others in groups:
@@ -190,11 +191,12 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
             room, shape[w] = t.lengths[d].bounds[1], bounds_of(asked[w])[1]
             cut_off = cut_off or room != t.buffer.shape[d]
             whole = whole.narrow(d, 0, room)  # type: ignore[assignment]  # one of staging's
-    if not t.contiguous_ and not all(t.is_joined(own) for own, _ in groups):  # it is a view, or a copy
+    in_order = t.contiguous_
+    if not in_order and not all(t.is_joined(own) for own, _ in groups):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
-        t.storage_.growing = t.decision
-    made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, t.contiguous_)
+        t.storage_.growing, in_order = t.decision, _is_in_order(t, groups)
+    made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, in_order)
     if cut_off:
         stands_for_a_view(made, t)
     return made
@@ -204,6 +206,21 @@ def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
     """Whether eager surely gives a tensor such a shape without a copy: dimensions that are merged lie in memory as one."""
     groups = None if t.contiguous_ else _groups(_sizes(t), asked)
     return t.contiguous_ or (groups is not None and all(t.is_joined(own) for own, _ in groups))
+
+
+def _is_in_order(t: Grown, groups: list[tuple[range, range]]) -> bool:
+    """Whether eager's result surely lies in order: it is a copy, or a view only where lengths of 1 leave the others in order."""
+    if t.order is None or t.gaps or t.below or not all(1 in (len(own), len(others)) for own, others in groups):
+        return False
+    for count in range(len(t.lengths) + 1):
+        for single in itertools.combinations(t.lengths, count):
+            sizes = t.buffer.shape
+            order = [d for d in t.order if d not in single and (d in t.lengths or sizes[d] != 1)]
+            places = [[order.index(d) for d in own if d in order] for own, _ in groups]
+            is_view = all(p == list(range(p[0], p[0] + len(p))) for p in places if p)
+            if is_view and order != sorted(order):
+                return False
+    return True
 
 
 def _groups(sizes: Sequence[Extent], wanted: Sequence[Extent]) -> list[tuple[range, range]] | None:
@@ -239,7 +256,7 @@ def _is_view(t: Grown, asked: Sequence[Extent], own: range, others: range) -> bo
     return rooms[0] * behind[0] == rooms[1] * behind[1]  # so there is as much before them
 
 
-def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
+def _moved(func: Any, t: Grown, asked: Sequence[Any], in_order: bool) -> Any:
     """Give all elements, in their order, another shape: they are moved together, and then to where the new buffer has them."""
     if func is _T.view and not _is_joined(t, asked):
         return refuse_call(func, t)
@@ -255,7 +272,7 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any]) -> Any:
         whole = fitted(elements, 0, math.prod(rooms)).reshape(rooms)
     else:
         whole = moved_apart(elements, sizes)
-    made = new_in(whole, dict(enumerate(sizes)))
+    made = new_in(whole, dict(enumerate(sizes)), in_order)
     stands_for_a_view(made, t)
     return made
 
