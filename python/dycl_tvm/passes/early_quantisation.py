@@ -58,7 +58,8 @@ def _exchanged(step: TensorOp, source: TensorOp, made: dict[Value, TensorOp]) ->
         if not _is_finite(filling):
             return None
         return _before(step, source, (x, static_argument(source, "pad"), _integer(step, filling)))
-    if source.op in _MAXIMA and not source.kwargs and _is_never_nan(x, made):
+    # a window of spread taps may lie outside the image: its maximum is the least number of the type
+    if source.op in _MAXIMA and not source.kwargs and step.args[3] == torch.iinfo(step.args[5]).min and _is_never_nan(x, made):
         return _before(step, source, source.args)
     return None
 

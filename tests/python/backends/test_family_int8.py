@@ -161,3 +161,9 @@ def test_instructions_follow_the_target() -> None:
         text = tvm.compile(tvm.IRModule({"main": fn}), target=target).mod.inspect_source("asm")
         assert word in text and "vpmaddubsw" not in text
     assert not int8.allowed(machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})))
+
+
+def test_filters_that_fall_on_quads_in_many_ways_are_packed_by_little_code() -> None:
+    work, machine = _conv(AVX2, 2, 33, 33, (16, 35), (5, 5), (1, 1), (0, 0, 0, 0), 1, 33), machine_of(AVX2)
+    fn = int8_depthwise.FAMILY.pack(work, int8_depthwise.FAMILY.plans(work, machine)[0], machine).with_attr("global_symbol", "main")
+    assert len(tvm.compile(tvm.IRModule({"main": fn}), target=AVX2).mod.inspect_source("asm")) < 200_000

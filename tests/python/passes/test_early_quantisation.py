@@ -18,21 +18,29 @@ from dycl_tvm.passes.dead_code import dead_code
 from dycl_tvm.passes.early_quantisation import early_quantisation
 
 Make = Callable[[GraphBuilder, Any], Any]
+Grid = tuple[int, int, torch.dtype]
+BYTES: Grid = (0, 255, torch.uint8)
 
 
-def _graph(make: Make, *, sums: bool = False, scale: float = 0.05, zero: int = 0, factor: float = 0.01, twice: bool = False) -> HCFG:
+def _graph(
+    make: Make, *, sums: bool = False, scale: float = 0.05, zero: int = 0, factor: float = 0.01, twice: bool = False, grid: Grid = BYTES
+) -> HCFG:
     """Return the graph that quantises what is made of its input, or of sums of integers times a factor."""
     b = GraphBuilder("layer", {"x": tensor(1, 4, 6, 6, dtype="int32" if sums else "float32")})
     (x,) = b.params
     value = b.op(b.entry, SCALED, x, constant(torch.full((1, 4, 1, 1), factor))) if sums else x
     made = make(b, value)
-    last = b.op(b.entry, QUANTIZE, made, constant(torch.tensor(1 / scale)), constant(torch.tensor(float(zero))), 0, 255, torch.uint8)
+    last = b.op(b.entry, QUANTIZE, made, constant(torch.tensor(1 / scale)), constant(torch.tensor(float(zero))), *grid)
     b.leave(b.entry, *([last, made] if twice else [last]))
     return b.graph
 
 
 def _pool(b: GraphBuilder, x: Any) -> Any:
     return b.op(b.entry, "aten.max_pool2d.default", x, [3, 3], [2, 2], [1, 1])
+
+
+def _spread_pool(b: GraphBuilder, x: Any) -> Any:
+    return b.op(b.entry, "aten.max_pool2d.default", x, [2, 2], [1, 1], [1, 1], [7, 1])
 
 
 def _relu(b: GraphBuilder, x: Any) -> Any:
@@ -63,7 +71,7 @@ def _ops(graph: HCFG) -> list[str]:
 
 @pytest.mark.parametrize("make, sums, scale, zero", [
     (_pool, True, 0.05, 3), (lambda b, x: _pool(b, _relu(b, x)), True, 0.05, 3), (_pad, False, 0.05, 7), (_pad, True, 1e-3, 0),
-    (_relu, False, 0.05, 0), (_clip, False, 6 / 255, 0), (_clip, False, 0.01, 0),
+    (_spread_pool, True, 0.05, 3), (_relu, False, 0.05, 0), (_clip, False, 6 / 255, 0), (_clip, False, 0.01, 0),
 ])  # fmt: skip
 def test_exchanged_quantisations_give_the_same_integers(make: Make, sums: bool, scale: float, zero: int) -> None:
     graph = _graph(make, sums=sums, scale=scale, zero=zero)
@@ -85,6 +93,8 @@ def test_exchanged_quantisations_give_the_same_integers(make: Make, sums: bool, 
     (_clip, {"scale": 0.05}),  # so have those above 6
     (lambda b, x: b.op(b.entry, "aten.clamp.default", x, float("nan"), 6.0), {}),
     (lambda b, x: b.op(b.entry, "aten.constant_pad_nd.default", x, [1, 1], float("nan")), {}),
+    # the window of the first row lies outside the image: its maximum is -128, which is not of the grid
+    (_spread_pool, {"sums": True, "grid": (-127, 127, torch.int8)}),
 ])  # fmt: skip
 def test_what_would_be_other_integers_stays(make: Make, options: dict[str, Any]) -> None:
     graph = _graph(make, **options)

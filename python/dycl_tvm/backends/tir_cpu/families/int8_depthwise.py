@@ -111,14 +111,17 @@ class _Int8Depthwise:
         shape = self.packed(work, plan, machine).shape
 
         def body(weights: Any, packed: Any) -> None:
-            for number, way in enumerate(_ways(_runs(p.columns, plan.columns))):
-                for byte, tap in enumerate(way):
-                    with T.grid(shape[0], shape[1], lanes) as (cb, i, lane):
-                        channel = cb * lanes + lane
-                        value: Any = tirx.const(0, "int8")
-                        if tap >= 0:
-                            value = tirx.if_then_else(channel < channels, weights[tirx.min(channel, channels - 1), 0, i, tap], value)
-                        store(packed, [cb, i, number, lane * QUAD + byte], value)
+            # one loop for all ways: LLVM unrolls small ones, and many of them would take it seconds
+            zero = tirx.const(0, "int8")
+            with T.grid(shape[0], shape[1], lanes) as (cb, i, lane):
+                channel = cb * lanes + lane
+                row = [
+                    T.bind(tirx.if_then_else(channel < channels, weights[tirx.min(channel, channels - 1), 0, i, tap], zero))
+                    for tap in range(p.columns.kernel)
+                ]
+                for number, way in enumerate(_ways(_runs(p.columns, plan.columns))):
+                    for byte, tap in enumerate(way):
+                        store(packed, [cb, i, number, lane * QUAD + byte], row[tap] if tap >= 0 else zero)
 
         return prim_func([("weights", work.weight_shape, "int8"), ("packed", shape, "int8")], body)
 
