@@ -115,11 +115,11 @@ class Recorder {
   RecorderClock clock_;
   DyclEvent* events_ = nullptr;
   size_t capacity_ = 0;
-  size_t next_ = 0;          // the place of the next slot
-  uint64_t slots_ = 0;       // all that ever were filled
-  uint64_t read_ = 0;        // the slot that is read next
-  uint32_t within_ = 0;      // how many events of it are read
-  uint64_t path_end_ = 0;    // when the run ended that this slot is part of; 0: not looked up
+  size_t next_ = 0;        // the place of the next slot
+  uint64_t slots_ = 0;     // all that ever were filled
+  uint64_t read_ = 0;      // the slot that is read next
+  uint32_t within_ = 0;    // how many events of it are read
+  uint64_t path_end_ = 0;  // when the run ended that this slot is part of; 0: not looked up
   // Of the run that is being read: its times are by one clock, also where it is read in pieces.
   double ns_per_tick_ = 0;   // 0: the next event is the first that is read of a run
   uint64_t written_ = 0;     // events, all that ever were
