@@ -298,7 +298,6 @@ REFUSED = {
     "for every length": always_too_short,
     "in between of windows": lambda net, x, n: F.interpolate(frames(x, n)[..., None], scale_factor=0.5, mode="bilinear", antialias=True),
     "means by a number": lambda net, x, n: F.avg_pool2d(frames(x, n), 3, 1, 1, divisor_override=2),
-    "order of an unknown layout": lambda net, x, n: torch.randn_like(frames(x, n)),
     "another device": lambda net, x, n: torch.randn(n, device="meta"),
     "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }
@@ -315,6 +314,7 @@ DRAWS = {
     "rows": lambda net, x, n: (torch.randn(3, 2, n), torch.rand(2, n), torch.rand(1)),
     "planes": lambda net, x, n: torch.randn(2, n, 3),
     "like": lambda net, x, n: torch.randn_like(frames(x, n).contiguous()),
+    "like a sum": lambda net, x, n: torch.randn_like(frames(x, n)),
     "like what is turned": lambda net, x, n: torch.randn_like(torch.ones(1, n, 20).transpose(1, 2)),
     "like several": lambda net, x, n: (torch.randn_like(torch.ones(2, 3, n).permute(2, 0, 1)), torch.rand_like(torch.ones(2, n, 3).mT)),
     "types": lambda net, x, n: (torch.randn(2, n, dtype=torch.float64), torch.rand(n, dtype=torch.bfloat16)),

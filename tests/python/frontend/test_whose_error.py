@@ -206,7 +206,7 @@ def test_a_defect_in_an_operator_is_no_type_error_of_the_program(monkeypatch):
 
 
 def resized(x):
-    return torch.nn.functional.interpolate(x[None, None], size=(int((x > 0).sum()) + 1, 3), mode="bilinear")
+    return torch.nn.functional.interpolate(x[None, None], size=(int((x > 0).sum()) + 1, 3), mode="bilinear", antialias=True)
 
 
 def pooled(x):

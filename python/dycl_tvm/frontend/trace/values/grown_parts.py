@@ -121,7 +121,8 @@ def _order_after(t: Grown, entries: list[Any]) -> tuple[tuple[int, ...] | None, 
     places: list[int | None] = []  # the dimensions that stay, and None where there is a gap
     for place, d in enumerate(t.order):
         e, at = entries[own[d]], sum(stays[: own[d]])
-        whole = type(e) is slice and e.start in (None, 0) and e.stop is None and e.step in (None, 1)
+        # a number of the run is asked for its type first: what it is would be a question to the run
+        whole = type(e) is slice and (e.start is None or (type(e.start) is int and e.start == 0)) and e.stop is None and e.step in (None, 1)
         places += [None] * (place in t.gaps or not whole)
         places += [at, *[None] * (e.step not in (None, 1))] if type(e) is slice else []
     places += [None] * (len(t.order) in t.gaps)

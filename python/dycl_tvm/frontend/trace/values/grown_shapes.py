@@ -383,15 +383,15 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
     if len(args) == 3 and (not whole or type(step) is not int or step == 0):
         return NotImplemented
-    if whole and (step != 1 or not (type(start) is int and start == 0)):
+    from_zero = type(start) is int and start == 0 and step == 1
+    if whole and not from_zero:
         count = _steps(start, end, step)
         if count is None:
             return NotImplemented
         made = torch.arange(count if isinstance(count, int) else most_of(count), **kwargs) * step
         made = made + (to_tensor(start, made.dtype) if scalars.is_symbolic(start) else start)
         return made if isinstance(count, int) else new(made, 0, count)
-    args = args if len(args) != 2 or not whole else (end,)
-    length = length_of_size(args[0]) if len(args) == 1 else None
+    length = length_of_size(end) if from_zero else None
     if not isinstance(length, Length):
         return NotImplemented
     made = new(func(most_of(length), **kwargs).clone(), 0, length)
