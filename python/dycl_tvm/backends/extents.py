@@ -175,7 +175,7 @@ class Bounds:
                     taken.append((n, extent))
                     size //= n
                 elif n and n % size == 0:
-                    taken.append((size, _parts_of(extent, n // size)))
+                    taken.append((size, _divided(extent, n // size)))
                     ahead.append((n // size, None))
                     size = 1
                 elif ahead:  # with the next one as one dimension
@@ -230,7 +230,7 @@ class Bounds:
         return tuple(found)
 
 
-def _parts_of(extent: Extent | None, size: int) -> Extent | None:
+def _divided(extent: Extent | None, size: int) -> Extent | None:
     """Return how many parts of a size the first elements of a dimension reach into; None if no size of the call says so."""
     if extent is None or extent.factor % size:
         return None

@@ -73,14 +73,19 @@ class Ranges:
     ----------
     graph : HCFG
         Sound; blocks that the entry does not reach are left out.
+
+    Attributes
+    ----------
+    sums : dict
+        Of :func:`dycl_tvm.hcfg.lockstep.sums`.
     """
 
     def __init__(self, graph: HCFG) -> None:
         self._order = reverse_postorder(graph)
         self._tree = dominators(graph)
         self._makers = {s.output: s for b in self._order for s in b.steps if isinstance(s, HostOp)}
-        self._sums = sums(self._order)
-        self._lockstep = lockstep(graph, self._sums)
+        self.sums = sums(self._order)
+        self._lockstep = lockstep(graph, self.sums)
         self._incoming = {b: [(s, e) for s, e in into if s in self._tree.depth] for b, into in predecessors(graph).items()}
         self._facts = {id(e): list(self._facts_of(b, e)) for b in self._order for e in b.edges()}
         self._narrowed: dict[Value, list[tuple[Block, Fact]]] = {}
@@ -113,8 +118,8 @@ class Ranges:
             return None
         if known is None or at is None:
             return known
-        if operand in self._sums:
-            base, more = self._sums[operand]
+        if operand in self.sums:
+            base, more = self.sums[operand]
             known = known.meet((self.of(base, at) or ALL).plus(more))
         for block, fact in self._narrowed.get(operand, ()):
             if self._tree.dominates(block, at):

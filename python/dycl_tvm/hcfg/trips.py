@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 
-from dycl_tvm.hcfg.analysis import Loop, natural_loops, reverse_postorder
-from dycl_tvm.hcfg.lockstep import sums
+from dycl_tvm.hcfg.analysis import Loop, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Block, Value
 from dycl_tvm.hcfg.ranges import Ranges
 from dycl_tvm.hcfg.types import INT
@@ -24,10 +23,11 @@ def most_trips(graph: HCFG) -> dict[Block, int]:
     loops = natural_loops(graph).loops
     if not loops:
         return {}
-    made, ranges = sums(reverse_postorder(graph)), Ranges(graph)
-    found = {}
+    ranges, found = Ranges(graph), {}
     for loop in loops:
-        trips = [_room(ranges, p, step) for k, p in enumerate(loop.header.params) if p.type == INT and (step := _step(loop, k, made))]
+        trips = [
+            _room(ranges, p, step) for k, p in enumerate(loop.header.params) if p.type == INT and (step := _step(loop, k, ranges.sums))
+        ]
         if (least := min(trips, default=math.inf)) < _FAR:
             found[loop.header] = int(least)
     return found

@@ -7,10 +7,11 @@ import collections
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from dycl_tvm.frontend.python import stage
@@ -107,3 +108,24 @@ def check(
 
 def _copy(model: Any) -> Any:
     return copy.deepcopy(model) if isinstance(model, torch.nn.Module) else model
+
+
+def compare_at_sizes(
+    model: Any, call: Any, shape: Sequence[int], sizes: Iterable[int], cases: Iterable[Sequence[int]], equal_nan: bool = False
+) -> bool:
+    """Compare a call of one tensor with eager, each case at sizes of its dimensions ``sizes``; tell whether both raise at some."""
+    refused = False
+    for given in cases:
+        own = [dict(zip(sizes, given)).get(d, n) for d, n in enumerate(shape)]
+        x = torch.randn(own, generator=torch.Generator().manual_seed(sum(own)))
+        try:
+            with torch.no_grad():
+                want = model(x)
+        except RuntimeError:
+            refused = True
+            with pytest.raises(RuntimeError):
+                call(x)
+            continue
+        told = f"at {own}: "
+        torch.testing.assert_close(call(x), want, rtol=1e-4, atol=1e-5, equal_nan=equal_nan, msg=lambda text, told=told: told + text)
+    return refused

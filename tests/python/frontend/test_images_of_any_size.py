@@ -14,7 +14,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from differential import check
+from differential import check, compare_at_sizes
 from torch import nn
 
 from dycl_tvm.errors import UnsupportedError
@@ -34,20 +34,8 @@ def compare(model, shape, sizes, cases=None, errors=None):
     every = list(itertools.product(*(range(s.min, s.max + 1) for s in sizes.values())))
     cases = cases or [every[0], every[-1], *random.Random(0).sample(every, min(len(every), 30))]
     graph = stage(model, (torch.ones(largest),), dynamic_shapes=(sizes,))
-    call, refused = graph.interpret(), set()
-    for given in cases:
-        own = [dict(zip(sizes, given)).get(d, n) for d, n in enumerate(shape)]
-        x = torch.randn(own, generator=torch.Generator().manual_seed(sum(own)))
-        try:
-            with torch.no_grad():
-                want = model(x)
-        except RuntimeError:
-            refused.add(given)
-            with pytest.raises(RuntimeError):
-                call(x)
-            continue
-        torch.testing.assert_close(call(x), want, rtol=1e-4, atol=1e-5, equal_nan=True, msg=lambda text: f"at {own}: {text}")  # noqa: B023
-    assert errors is None or bool(refused) == errors
+    refused = compare_at_sizes(model, graph.interpret(), shape, sizes, cases, equal_nan=True)
+    assert errors is None or refused == errors
     return graph
 
 
