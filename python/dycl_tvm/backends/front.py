@@ -104,17 +104,25 @@ def end(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any
 
     ``inner`` are variables with their least value and their extent, outer ones first, ``values`` variables and what they stand for.
     """
-    for _ in range(len(values)):
-        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    index = replaced(index, values)
     if found(index, tirx.Ramp):  # several at once
         return None
-    analyzer = tvm.sym.Analyzer()
+    analyzer, variables = tvm.sym.Analyzer(), variables_of(index)
     for var, first, extent in reversed(inner):
-        if mentions(index, var):
+        if var in variables:
             index = getattr(analyzer.int_set(index, {var: tvm.sym.IntervalSet(first, first + extent - 1)}), which)
-            if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or mentions(index, var):
+            if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or var in (variables := variables_of(index)):
                 return None
     return analyzer.simplify(index)
+
+
+def replaced(expr: Any, values: dict[Any, Any]) -> Any:
+    """Return an expression with what its variables stand for in their places, and what those of that do."""
+    for _ in range(len(values)):
+        if not any(v in values for v in found(expr, Var)):
+            break
+        expr = tvm_ffi.structural_map(expr, (Var, lambda v: values.get(v, v)))
+    return expr
 
 
 def trips(loops: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
@@ -129,9 +137,14 @@ def found(stmt: Any, kind: Any) -> list[Any]:
     return nodes
 
 
+def variables_of(expr: Any) -> set[Any]:
+    """Return the variables that an expression depends on."""
+    return set(found(expr, Var))
+
+
 def mentions(expr: Any, variable: Any) -> bool:
     """Whether an expression depends on a variable."""
-    return any(v.same_as(variable) for v in found(expr, Var))
+    return variable in variables_of(expr)
 
 
 def is_one_of(buffer: Any, buffers: Sequence[Any]) -> bool:

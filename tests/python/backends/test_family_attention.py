@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, WIDTHS, Kernel, each, machine, relu_with_bias
 from tvm import tirx
 
-from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel, wins
+from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.backends.tir_cpu.families.attention import Attention, AttentionMaker, Strided, kernel, wins
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 RNG = np.random.default_rng(3)
@@ -164,3 +165,24 @@ def test_keys_that_lie_transposed_and_are_shared_by_heads() -> None:
     y = Kernel(kernel(work, machine(), NOTHING))([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
     exact, bound = exact_and_bound(work, q, np.ascontiguousarray(np.broadcast_to(k.transpose(0, 2, 1)[:, None], (2, 3, 10, 8))), v, 1.0)
     assert (np.abs(y - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
+@pytest.mark.parametrize("shape", [(1, 128, 20, 64), (2, 70, 32, 16), (3, 13, 17, 24), (9, 100, 16, 40), (1, 5, 8, 3), (20, 64, 5, 33)], ids=str)
+def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
+    """Whatever lies behind the keys that are said to be read plays no part, and those between are masked."""
+    rows, keys, depth, width = shape
+    work = work_of((2,), rows, keys, depth, width, empty_rows=True)
+    mask = Epilogue((Tensor((1, 1, keys), "float32"),), lambda value, loads: value + loads[0], "add", 1)
+    used, bounds = Extent(0, 1, -1), Bounds([(0, keys + 1)])
+    maker = AttentionMaker(work, machine(target), mask, NOTHING)
+    read, run = maker.read(used, bounds), Kernel(maker([used]), target)
+    for count in sorted({0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 48, 49, keys // 2, keys - 1, keys} & set(range(keys + 1))):
+        looked_at = keys if read is None else min(keys, read.at([count + 1]))
+        assert looked_at < count + 2 * machine(target).lanes
+        q, k, v = array(2, rows, depth), array(2, keys, depth), array(2, keys, width)
+        exact, bound = exact_and_bound(work, q, k[:, : count or 1], v[:, : count or 1], 1.0)
+        k[:, looked_at:], v[:, looked_at:] = nan, nan
+        hidden = np.where(np.arange(keys) < count, np.float32(0), np.float32(-inf)).reshape(1, 1, keys)
+        y = run([q.ravel(), k.ravel(), v.ravel(), hidden, np.array(count + 1, "int64")], work.y.shape)
+        assert (np.abs(y - exact) <= bound).all() if count else not y.any()

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
 
 from dycl_tvm.backends.extents import Digits, Extent, Limit, Wanted, outer, parts_of
-from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, trips
+from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, replaced, trips, variables_of
 from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
@@ -147,6 +147,7 @@ class _Skips:
         """Return whether any store is at an index of some dimensions that is wanted, if that depends on the trip."""
         inner = trips(found(body, tirx.For))
         values = {b.var: b.value for b in found(body, tirx.Bind)}
+        changing = {*(v for v, *_ in inner), *values}
         spans: list[_Span] = []
         for store in stores:
             index, limit = _together(store.stmt, store.wanted, dims, values)
@@ -157,8 +158,7 @@ class _Skips:
             if limit is None or at is None or not mentions(at, loop.loop_var):
                 return None
             # what the trip does not change itself decides whether it comes to the store
-            changing = [v for v, *_ in inner] + list(values)
-            when = [c for c in store.when if not found(c, TensorLoad) and not any(mentions(c, v) for v in changing)]
+            when = [c for c in store.when if not found(c, TensorLoad) and changing.isdisjoint(variables_of(c))]
             spans = _with_span(spans, _Span(at, at if last is None else last, limit, tuple(when)))
         if not spans or len(spans) > _MOST_SPANS:
             return None
@@ -243,8 +243,7 @@ def _together(store: Any, wanted: Wanted, dims: Sequence[int], values: dict[Any,
     index: Any = 0
     for dim in dims:
         index = index * shape[dim] + store.indices[dim]
-    for _ in range(len(values)):
-        index = tvm_ffi.structural_map(index, (Var, lambda v: values.get(v, v)))
+    index = replaced(index, values)
     parts = [part for dim in dims for part in parts_of(shape[dim], wanted[dim])]
     return tvm.sym.Analyzer().simplify(index), Digits(tuple(n for n, _ in parts), tuple(e for _, e in parts))
 

@@ -7,6 +7,7 @@ nothing of interest may then be skipped in all of these loops together: what it 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.front import end, found, mentions, trips
+from dycl_tvm.backends.front import end, found, mentions, trips, variables_of
 
 
 @dataclass(eq=False)
@@ -50,23 +51,30 @@ class Scratch:
             if group is None:
                 groups.append((loops, group := []))
             group.append(indices)
-        sizes = [self._parts(loops, group, same) for loops, group in groups]
+        same, walk = functools.cache(same), functools.cache(found)  # the uses are many, the loops around them few
+        sizes = [self._parts(loops, group, same, walk) for loops, group in groups]
         return not self.escapes and bool(sizes) and bool(set.intersection(*sizes))
 
-    def _parts(self, loops: Sequence[Any], uses: Sequence[Sequence[Any]], same: Callable[[Any], Any]) -> set[tuple[int, int]]:
+    def _parts(
+        self,
+        loops: Sequence[Any],
+        uses: Sequence[Sequence[Any]],
+        same: Callable[[Any], Any],
+        walk: Callable[[Any, Any], list[Any]],
+    ) -> set[tuple[int, int]]:
         """Return along which dimensions there are parts, and how long these are, as loads and stores in the same loops tell."""
         tested = [loop for loop in loops if same(loop) is not None]
         if len(tested) != 1 or not isinstance(tested[0].min, tirx.IntImm) or int(tested[0].min):
             return set()
         own, around, test = tested[0].loop_var, loops[0], same(tested[0])
-        inside = [v.loop_var for v in found(around, tirx.For)] + [b.var for b in found(around, tirx.Bind)]
+        inside = {*(v.loop_var for v in walk(around, tirx.For)), *(b.var for b in walk(around, tirx.Bind))}
         # wherever the loops around it are, the same trips are needed; or fewer and fewer of them, so that what is kept is as it was
-        for variable in [v for v in found(test, Var) if not v.same_as(own) and any(v.same_as(i) for i in inside)]:
+        for variable in variables_of(test) & inside - {own}:
             outermost = variable.same_as(around.loop_var) and all(l and l[0].same_as(around) for _, l in self.uses)
             if not (outermost and int(around.kind) == tirx.ForKind.SERIAL and _falls(test, variable)):
                 return set()
         inner = list(loops[[loop.same_as(tested[0]) for loop in loops].index(True) + 1 :])
-        values = {b.var: b.value for b in found(tested[0].body, tirx.Bind)}
+        values = {b.var: b.value for b in walk(tested[0].body, tirx.Bind)}
         distinct: list[Sequence[Any]] = []
         for indices in uses:
             if not any(all(tvm_ffi.structural_equal(a, b) for a, b in zip(indices, other)) for other in distinct):

@@ -4,7 +4,7 @@
 A piece of work is a head, or some of its rows. The keys of a head are transposed to (depth, keys) once a piece, padded to whole
 vectors; then a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what
 divides by the rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they
-lie, as dot products.
+lie, as dot products. Where a size of the call decides how many keys count, all loops over keys end at the vector that has the last of them.
 
 Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| (2 d + m + 2 keys + 32) u, where d is the largest error of a score in
 units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
@@ -15,8 +15,8 @@ NaN in a row of scores gives NaN. A row of -inf gives NaN, or 0 if ``empty_rows`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -41,8 +41,6 @@ _DOT_ROWS = 3
 #: scores of a head. Below that each short row waits for its own maximum and sum, while separate kernels have the next rows to go on with
 #: (measured: up to 1.3 times slower).
 _KEY_VECTORS, _ROWS, _SCORES = 4, 32, 1024
-#: Parts of the keys for which a kernel has loops of its own, if a size decides how many there are.
-_PARTS = (4, 2)
 #: Time of products and softmax by themselves, over that of one kernel on as many cores; measured: 1.05 to 1.2.
 _APART = 1.1
 
@@ -168,8 +166,7 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
     epilogue : Epilogue
         What is done to each result, as one of ``work.y``.
     used : Extent, optional
-        How many of the keys count, where a size of the call decides it: the size, an int64, is one more input before y. There are loops
-        for some numbers of keys, and the smallest that is enough is taken: the tiles of registers are those of a fixed number.
+        How many of the keys count, where a size of the call decides it: the size, an int64, is one more input before y.
     """
     named = [(f"score_{k}", t) for k, t in enumerate(between.operands)] + [(f"operand_{k}", t) for k, t in enumerate(epilogue.operands)]
     buffers = [
@@ -180,30 +177,11 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
     ]
 
     def body(*args: Any) -> None:
-        if used is None:
-            _Kernel(work, machine, between, epilogue, args).emit()
-            return
-        *inputs, size, y = args
-        choose(_counts(work, machine), size, [*inputs, y])
-
-    def choose(counts: Sequence[int], size: Any, args: Sequence[Any]) -> None:
-        if len(counts) == 1:
-            _Kernel(work, machine, between, epilogue, args).emit()
-            return
-        assert used is not None
-        with T.If(size[()] * used.factor + used.constant <= counts[0]):
-            with T.Then():
-                _Kernel(replace(work, keys=counts[0]), machine, between, epilogue, args).emit()
-            with T.Else():
-                choose(counts[1:], size, args)
+        *inputs, y = args
+        count = None if used is None else inputs.pop()[()] * used.factor + used.constant
+        _Kernel(work, machine, between, epilogue, [*inputs, y]).emit(count)
 
     return with_transposition(prim_func(buffers, body), machine.lanes)
-
-
-def _counts(work: Attention, machine: Machine) -> list[int]:
-    """Return for how many keys there are loops, the most last."""
-    parts = {-(-work.keys // part // machine.lanes) * machine.lanes for part in _PARTS}
-    return [*sorted(c for c in parts if 0 < c < work.keys), work.keys]
 
 
 @dataclass(frozen=True)
@@ -221,11 +199,10 @@ class AttentionMaker(Maker):
 
     def read(self, used: Extent, bounds: Bounds) -> Extent | None:
         """Return how many keys are looked at where so many count; None for all."""
-        counts = _counts(self.work, self.machine)
+        lanes = self.machine.lanes
 
         def taken(size: int) -> int:
-            there = used.factor * size + used.constant
-            return next((c for c in counts if there <= c), counts[-1])
+            return min(self.work.keys, max(1, -(-(used.factor * size + used.constant) // lanes)) * lanes)
 
         return bounds.shortened(bounds.covering(used.size, taken), self.work.keys) if used.factor else None
 
@@ -262,6 +239,8 @@ class _Kernel:
         self.padded = -(-work.keys // self.lanes) * self.lanes
         self.tile = _tile_rows(work, machine)
         self.in_place = work.rows <= _DOT_ROWS and work.k.strides[-1] == work.q.strides[-1] == 1
+        #: How many keys are looked at, in whole vectors, where a size of the call decides it: at least one vector, at most ``padded``.
+        self.live: Any = None
 
     def _panel(self, columns: int) -> int:
         """Return the columns of a register tile."""
@@ -269,8 +248,13 @@ class _Kernel:
         wide = min((self.machine.registers - 1) // (self.tile + 1), 512 // self.machine.vector_bytes)
         return -(-all_vectors // -(-all_vectors // wide)) * self.lanes
 
-    def emit(self) -> None:
+    def emit(self, count: Any = None) -> None:
+        """Emit the loops; ``count`` is how many keys count, an expression, where a size of the call decides it."""
         work, cores = self.work, self.machine.cores
+        if count is not None:
+            most = tirx.const(self.padded // self.lanes, "int64")
+            parts = tirx.truncdiv(count + (self.lanes - 1), tirx.const(self.lanes, "int64"))
+            self.live = T.bind((tirx.max(tirx.min(parts, most), tirx.const(1, "int64")) * self.lanes).astype("int32"))
         tiles = -(-work.rows // self.tile)
         parts = min(tiles, max(1, 4 * cores // work.heads))  # of a head
         tasks = work.heads * parts
@@ -293,6 +277,19 @@ class _Kernel:
             index.append(head % size if size > 1 else 0)
             head = head // size if size > 1 else head
         return index[::-1]
+
+    def _along_keys(self, size: int, emit: Callable[[Any, int], None], unit: int) -> None:
+        """Emit ``emit(first, count)`` for pieces of the keys, of ``size`` and, where calls decide how many there are, of ``unit``."""
+        keys = self.work.keys
+        if self.live is None:
+            pieces(keys, size, emit)
+            return
+        whole = keys - keys % self.lanes
+        if whole:
+            pieces(tirx.min(self.live, whole), size, emit, unit)
+        if whole < keys:
+            with T.If(self.live > whole), T.Then():
+                pieces(keys - whole, size, lambda first, count: emit(whole + first, count))
 
     @staticmethod
     def _at(s: Strided, lead: Sequence[Any], row: Any, column: Any) -> Any:
@@ -319,7 +316,7 @@ class _Kernel:
                 if count < lanes:
                     vectors(lanes - count, lanes, lambda j: store(keys, [row + count + j], tirx.const(0, "float32")))
 
-        pieces(work.keys, lanes, block)
+        self._along_keys(lanes, block, lanes)
         return keys
 
     def _rows(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
@@ -362,21 +359,25 @@ class _Kernel:
             multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d * self.padded + first + j])
             self._put_scores(lead, row, first, valid, sums, p)
 
-        pieces(work.keys, width, panel)
+        self._along_keys(width, panel, lanes)
         self._pad(count, p)
 
     def _dot_scores(self, lead: Sequence[Any], row: Any, count: int, p: Any) -> None:
         """Emit scores as sums along the depth, of some keys at a time."""
         work, lanes = self.work, self.lanes
-        step = min(work.keys, max(1, self.machine.registers // 2 // count))
+        step = self._divisor(min(work.keys, max(1, self.machine.registers // 2 // count)))
 
         def block(first: Any, valid: int) -> None:
             left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
             right = lambda j, d: self.k[self._at(work.k, lead, first + j, d)]  # noqa: E731
             self._put_scores(lead, row, first, valid, dots(count, valid, work.depth, lanes, left, right), p)
 
-        pieces(work.keys, step, block)
+        self._along_keys(step, block, step)
         self._pad(count, p)
+
+    def _divisor(self, most: int) -> int:
+        """Return ``most``; where calls decide how many keys there are, the most of a vector that divides it."""
+        return most if self.live is None else 1 << (min(most, self.lanes).bit_length() - 1)
 
     def _exponentials(self, r: Any, p: Any, scale: Any) -> None:
         """Emit a row's exponentials in place, and one over their sum."""
@@ -386,19 +387,20 @@ class _Kernel:
             if self.work.empty_rows:
                 store(peak, [0], tirx.Select(peak[0] == tirx.const(-math.inf, "float32"), zero, peak[0]))
 
-        _, total = softmax_row(self.padded, self.lanes, lambda j: p[r, j], lambda j, e: store(p, [r, j], e), lambda j: p[r, j], settle)
+        keys = self.padded if self.live is None else self.live
+        _, total = softmax_row(keys, self.lanes, lambda j: p[r, j], lambda j, e: store(p, [r, j], e), lambda j: p[r, j], settle)
         inverse = one / total[0]
         store(scale, [r], tirx.Select(total[0] == zero, zero, inverse) if self.work.empty_rows else inverse)
 
     def _values(self, lead: Sequence[Any], row: Any, count: int, p: Any, scale: Any) -> None:
         work, lanes, width = self.work, self.lanes, self._panel(self.work.width)
-        splits = max(1, min(4, self.machine.registers // 2 // (count * width // lanes), work.keys))
+        splits = self._divisor(max(1, min(4, self.machine.registers // 2 // (count * width // lanes), work.keys)))
 
         def panel(first: Any, valid: int) -> None:
             sums = zeros(count * splits, valid)
             clear(sums, valid, lanes)
             right = lambda j, e: self.v[self._at(work.v, lead, j, first + e)]  # noqa: E731
-            multiply_add(sums, valid, lanes, work.keys, lambda r, j: p[r, j], right, splits)
+            self._weigh(sums, valid, lambda r, j: p[r, j], right, splits)
             for r, total in enumerate(add_splits(sums, valid, lanes, splits)):
 
                 def element(e: Any, r: int = r, total: Any = total) -> None:
@@ -409,3 +411,23 @@ class _Kernel:
                 vectors(valid, lanes, element)
 
         pieces(work.width, width, panel)
+
+    def _weigh(
+        self,
+        sums: Sequence[Any],
+        valid: int,
+        left: Callable[[int, Any], Any],
+        right: Callable[[Any, Any], Any],
+        splits: int,
+    ) -> None:
+        """Emit the sums over the keys of the product of weights and values."""
+        keys, lanes = self.work.keys, self.lanes
+        if self.live is None:
+            multiply_add(sums, valid, lanes, keys, left, right, splits)
+            return
+        whole = keys - keys % lanes
+        if whole:
+            multiply_add(sums, valid, lanes, tirx.min(self.live, whole), left, right, splits)
+        if whole < keys:
+            with T.If(self.live > whole), T.Then():
+                multiply_add(sums, valid, lanes, keys - whole, lambda r, j: left(r, whole + j), lambda j, e: right(whole + j, e), splits)

@@ -21,11 +21,20 @@ def larger(a: Any, b: Any) -> Any:
     return tirx.Select(a > b, a, b)
 
 
-def reduce_row(n: int, lanes: int, identity: float, value: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> Any:
-    """Emit the reduction of ``value(element)`` over n elements; return a buffer whose first element is the result."""
-    chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(CHAINS, -(-n // lanes)))]
+def _chains(n: Any, lanes: int, value: float) -> list[Any]:
+    """Declare what n elements are reduced to, a vector for each of those that are under way at once."""
+    chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(CHAINS, -(-n // lanes)) if isinstance(n, int) else CHAINS)]
     for chain in chains:
-        fill(chain, lanes, lanes, identity)
+        fill(chain, lanes, lanes, value)
+    return chains
+
+
+def reduce_row(n: Any, lanes: int, identity: float, value: Callable[[Any], Any], combine: Callable[[Any, Any], Any]) -> Any:
+    """Emit the reduction of ``value(element)`` over n elements; return a buffer whose first element is the result.
+
+    Where ``n`` is an expression, it is a multiple of ``lanes``.
+    """
+    chains = _chains(n, lanes, identity)
     along(n, lanes, lambda c, v, j: store(chains[c], [v], combine(chains[c][v], value(j))))
     first = chains[0]
     for chain in chains[1:]:
@@ -35,7 +44,7 @@ def reduce_row(n: int, lanes: int, identity: float, value: Callable[[Any], Any],
 
 
 def softmax_row(
-    n: int,
+    n: Any,
     lanes: int,
     load: Callable[[Any], Any],
     put: Callable[[Any, Any], None],
@@ -44,13 +53,11 @@ def softmax_row(
 ) -> tuple[Any, Any]:
     """Emit one row: exponentials of ``load`` less its maximum to ``put``; return buffers with the maximum and the sum as first elements.
 
-    ``settle`` may change the maximum before it is used.
+    Where ``n`` is an expression, it is a multiple of ``lanes``. ``settle`` may change the maximum before it is used.
     """
     peak = reduce_row(n, lanes, -math.inf, load, larger)
     settle(peak)
-    chains = [T.alloc_buffer((lanes,), "float32") for _ in range(min(CHAINS, -(-n // lanes)))]
-    for chain in chains:
-        fill(chain, lanes, lanes)
+    chains = _chains(n, lanes, 0.0)
 
     def element(c: int, v: Any, j: Any) -> None:
         put(j, vector_math.exp_of_difference(load(j) + tirx.const(-1, "float32") * peak[0]))

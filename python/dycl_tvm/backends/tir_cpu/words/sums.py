@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import store
@@ -23,14 +24,14 @@ def multiply_add(
     accumulators: Sequence[Any],
     width: int,
     lanes: int,
-    steps: int,
+    steps: Any,
     left: Callable[[int, Any], Any],
     right: Callable[[Any, Any], Any],
     splits: int = 1,
 ) -> None:
     """Emit accumulators[row * splits + s][j] += sum over the k with k % splits == s of left(row, k) * right(k, j).
 
-    ``steps`` is the extent of k.
+    ``steps`` is the extent of k, as :func:`along_k` takes it.
     """
 
     def step(k: Any, split: int) -> None:
@@ -61,16 +62,19 @@ def unrolled(splits: int) -> int:
     return -(-_UNROLL // splits) * splits
 
 
-def along_k(steps: int, splits: int, step: Callable[[Any, int], None], first: Callable[[Any], None] | None = None) -> None:
-    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop, each trip of which begins with ``first(trip)``."""
+def along_k(steps: Any, splits: int, step: Callable[[Any, int], None], first: Callable[[Any], None] | None = None) -> None:
+    """Emit ``step(k, k % splits)`` for all k < ``steps``, some in the body of the loop, each trip of which begins with ``first(trip)``.
+
+    Where ``steps`` is an expression, it is a multiple of :func:`unrolled` of ``splits``.
+    """
     unroll = unrolled(splits)
-    if steps >= unroll:
-        with T.serial(0, steps // unroll) as block:
+    if not isinstance(steps, int) or steps >= unroll:
+        with T.serial(0, steps // unroll if isinstance(steps, int) else tirx.truncdiv(steps, unroll)) as block:
             if first is not None:
                 first(block)
             for e in range(unroll):
                 step(block * unroll + e, e % splits)
-    for k in range(steps - steps % unroll, steps):
+    for k in range(steps - steps % unroll, steps) if isinstance(steps, int) else ():
         step(k, k % splits)
 
 

@@ -6,11 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 
-def pieces(total: int, size: int, emit: Callable[[Any, int], None]) -> None:
-    """Emit ``emit(first, count)`` for pieces of ``size`` that cover ``total``: the whole ones in a loop, then what is left."""
+def pieces(total: Any, size: int, emit: Callable[[Any, int], None], unit: int = 1) -> None:
+    """Emit ``emit(first, count)`` for pieces of ``size`` that cover ``total``: the whole ones in a loop, then what is left.
+
+    Where ``total`` is an expression, a multiple of ``unit``, what is left comes by units, of which ``size`` is a multiple.
+    """
+    if not isinstance(total, int):
+        whole = T.bind(tirx.truncdiv(total, size))
+        with T.serial(0, whole) as index:
+            emit(index * size, size)
+        if size > unit:
+            with T.serial(0, tirx.truncdiv(total, unit) - whole * (size // unit)) as index:
+                emit(whole * size + index * unit, unit)
+        return
     whole = total // size
     if whole:
         with T.serial(0, whole) as index:

@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.loops import store
+from dycl_tvm.backends.tir_cpu.words.tiles import pieces
 
 #: Vectors that are under way at once.
 CHAINS = 4
@@ -55,10 +56,11 @@ def across(buffer: Any, lanes: int, combine: Callable[[Any, Any], Any]) -> None:
         half //= 2
 
 
-def along(n: int, lanes: int, emit: Callable[[int, int, Any], None], chains: int = CHAINS) -> None:
-    """Emit ``emit(chain, lane, element)`` for n elements in memory order, ``chains`` vectors at a time."""
-    step = chains * lanes
-    done = n // step * step
+def along(n: Any, lanes: int, emit: Callable[[int, int, Any], None], chains: int = CHAINS) -> None:
+    """Emit ``emit(chain, lane, element)`` for n elements in memory order, ``chains`` vectors at a time.
+
+    Where ``n`` is an expression, it is a multiple of ``lanes``.
+    """
 
     def block(base: Any, size: int) -> None:
         for start in range(0, size, lanes):
@@ -68,8 +70,4 @@ def along(n: int, lanes: int, emit: Callable[[int, int, Any], None], chains: int
 
             vectors(min(lanes, size - start), lanes, element)
 
-    if done:
-        with T.serial(0, n // step) as i:
-            block(i * step, step)
-    if n > done:
-        block(done, n - done)
+    pieces(n, chains * lanes, block, lanes)
