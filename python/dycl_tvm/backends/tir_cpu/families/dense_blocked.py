@@ -75,11 +75,9 @@ class _Blocked:
 
         Calls that decide how many rows there are have whole tiles computed, and those of sequences may begin anywhere.
         """
-        wide = [n for n in (3, 4) if _FEW * n + n + 1 <= machine.registers]  # with 2 a step has too many loads (measured: 1.12 times)
-        # the fewest columns that there are not, then the most vectors
-        wide.sort(key=lambda n: (-work.n % (n * machine.lanes), -n))
-        found = _plan(work, machine, _FEW, wide[0])
-        return found if found is not None and plan.rows > _FEW and found.seconds <= _ABOUT * plan.seconds else plan
+        # with 2 vectors a step has too many loads (measured: 1.12 times)
+        few = _sorted([_plan(work, machine, _FEW, n) for n in (4, 3) if _FEW * n + n + 1 <= machine.registers])
+        return few[0] if few and plan.rows > _FEW and few[0].seconds <= _ABOUT * plan.seconds else plan
 
     def packed(self, work: Dense, plan: BlockedPlan, machine: Machine) -> Tensor:
         """Return (panels, k, columns of a panel)."""
