@@ -3,7 +3,8 @@
 OpenVINO with dynamic shapes.
 
 Each contender is a process; they take turns, so that what else the machine does meets all of them. A row has the median of the rounds, in
-microseconds, at sizes that change with each call: with one thread of the time of the processor, otherwise of the clock.
+microseconds: with one thread of the time of the processor, otherwise of the clock. Each size is called twice, and then another one. Peers
+are compared by the first call, sizes changing as in life; static builds, of which each has weights of its own in the caches, by the second.
 
     python benchmarks/sizes.py [--networks NAME ...] [--rounds N] [--threads N]
 """
@@ -244,15 +245,15 @@ def _work(connection: Any, contender: str, network: str, threads: int) -> None:
             connection.send(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
             return
         while connection.recv():
-            times: dict[int, list[float]] = {n: [] for n in calls}
+            times: dict[int, list[tuple[float, float]]] = {n: [] for n in calls}
             for _ in range(8):
-                for n, call in calls.items():  # another size at each call
-                    if contender == "static":
-                        call(*given[n])  # each size has weights of its own, which nine others have driven out of the caches
-                    start = clock()
-                    call(*given[n])
-                    times[n].append(clock() - start)
-            connection.send({n: statistics.median(t) for n, t in times.items()})
+                for n, call in calls.items():  # another size at each call, and the same once more
+                    clocks = [clock()]
+                    for _ in range(2):
+                        call(*given[n])
+                        clocks.append(clock())
+                    times[n].append((clocks[1] - clocks[0], clocks[2] - clocks[1]))
+            connection.send({n: tuple(map(statistics.median, zip(*t))) for n, t in times.items()})
 
 
 def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) -> None:
@@ -270,7 +271,7 @@ def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) 
         else:
             links[contender] = ours
             print(f"  {contender}: {said[0]:.1f} s to build (export to ONNX counts), {said[1]:.0f} MiB at most")
-    found: dict[str, list[dict[int, float]]] = {c: [] for c in links}
+    found: dict[str, list[dict[int, tuple[float, float]]]] = {c: [] for c in links}
     for _ in range(rounds):
         for contender, link in links.items():
             link.send(True)
@@ -279,14 +280,18 @@ def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) 
         link.send(False)
     if "dynamic" not in links:
         return
-    median = {c: {n: statistics.median(r[n] for r in runs) for n in runs[0]} for c, runs in found.items()}
     others = [c for c in links if c != "dynamic"]
+    # a static build has run at its size just before; a peer has not
+    again = {c: int(c == "static") for c in others}
+    median = {c: {n: [statistics.median(r[n][k] for r in runs) for k in range(2)] for n in runs[0]} for c, runs in found.items()}
+    shown = {c: again.get(c, 0) for c in links}
     print(f"  {'size':>5}" + "".join(f"{c:>13}" for c in links) + "".join(f"{'/ ' + c:>15}" for c in others))
     for n in median["dynamic"]:
-        ratios = [median[c][n] / median["dynamic"][n] for c in others]
-        print(f"  {n:>5}" + "".join(f"{1e6 * median[c][n]:>13.0f}" for c in links) + "".join(f"{r:>14.2f}x" for r in ratios))
+        ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for c in others]
+        times = [1e6 * median[c][n][shown[c]] for c in links]
+        print(f"  {n:>5}" + "".join(f"{t:>13.0f}" for t in times) + "".join(f"{r:>14.2f}x" for r in ratios))
     for c in others:
-        ratios = [median[c][n] / median["dynamic"][n] for n in median["dynamic"]]
+        ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for n in median["dynamic"]]
         mean = math.exp(statistics.mean(map(math.log, ratios)))
         print(f"  dynamic is {mean:.2f} times as fast as {c} (geometric mean), at worst {min(ratios):.2f} times")
 
