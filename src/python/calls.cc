@@ -96,6 +96,26 @@ struct Shape {
   Ref tuple;
 };
 
+// A dimension of which a result has the first elements only, as many as another leaf says.
+struct Cut {
+  size_t along;
+  size_t length;
+};
+
+// A leaf of a result: its cuts, the extents of the last run with them, and the shape it had last.
+struct Leaf {
+  std::vector<Cut> cuts;
+  std::vector<int64_t> extents;
+  Shape last;
+};
+
+// The results of a return site; without leaves they are not made here.
+struct Site {
+  bool elsewhere = true;
+  Py_ssize_t single = -1;  // the leaf that is the result itself; less than 0: there is none
+  std::vector<Leaf> leaves;
+};
+
 using Run = decltype(&dycl_run_with);
 using Output = decltype(&dycl_output);
 using CopyOutput = decltype(&dycl_copy_output);
@@ -110,12 +130,8 @@ struct Caller {
   std::vector<Dtype> dtypes;
   std::vector<Input> inputs;
   std::vector<DyclValue> values;
-  std::vector<Py_ssize_t> leaves;  // of each return site; less than 0: they are not made here
-  std::vector<std::vector<Shape>> shapes;  // that the leaves of each site had last
+  std::vector<Site> sites;
 };
-
-// Results that are not made here, and those that are their only leaf.
-constexpr Py_ssize_t kElsewhere = -1, kSingle = -2;
 
 struct CallerObject {
   PyObject base;
@@ -263,8 +279,9 @@ Ref NewArray(const Caller& c, const DLTensor& from, size_t bytes, Shape* last) {
   return Ref();
 }
 
-// Makes the k-th leaf of the last run; none and no exception: it lies on another device.
-Ref NewLeaf(const Caller& c, size_t k, bool of_torch, Shape* last) {
+// Makes the k-th leaf of the last run; none and no exception: it lies on another device, or is not
+// as long as it should be.
+Ref NewLeaf(const Caller& c, size_t k, bool of_torch, Leaf* leaf) {
   DyclValue value{};
   if (c.output(c.session, k, &value) != DYCL_OK) return Ref();
   switch (value.type) {
@@ -277,9 +294,21 @@ Ref NewLeaf(const Caller& c, size_t k, bool of_torch, Shape* last) {
     default:
       break;
   }
-  const DLTensor& t = *value.u.tensor;
+  DLTensor t = *value.u.tensor;
   if (t.device.device_type != kDLCPU) return Ref();
-  return of_torch ? NewTorch(c, t, BytesOf(t)) : NewArray(c, t, BytesOf(t), last);
+  if (!leaf->cuts.empty()) {  // the elements that there are lie side by side
+    leaf->extents.assign(t.shape, t.shape + t.ndim);
+    for (const Cut& cut : leaf->cuts) {
+      int64_t* extent = &leaf->extents[cut.along];
+      if (c.output(c.session, cut.length, &value) != DYCL_OK || value.type != DYCL_INT ||
+          value.u.v_int < 0 || value.u.v_int > *extent) {
+        return Ref();
+      }
+      *extent = value.u.v_int;
+    }
+    t.shape = leaf->extents.data();
+  }
+  return of_torch ? NewTorch(c, t, BytesOf(t)) : NewArray(c, t, BytesOf(t), &leaf->last);
 }
 
 const DLTensor* Target(PyObject* into, Py_ssize_t k) {
@@ -327,20 +356,19 @@ PyObject* Pair(int32_t site, Ref what) {
   return pair.Release();
 }
 
-// Makes the leaves of the last run: a list, or the only one itself where that is the result.
-PyObject* Results(Caller& c, int32_t site, bool of_torch) {
-  std::vector<Shape>& shapes = c.shapes[static_cast<size_t>(site)];
-  const Py_ssize_t count = c.leaves[static_cast<size_t>(site)];
-  const bool single = count == kSingle;
-  Ref leaves(single ? nullptr : PyList_New(count));
-  if (!single && !leaves) return nullptr;
-  for (size_t k = 0; k < shapes.size(); ++k) {
-    Ref leaf = NewLeaf(c, k, of_torch, &shapes[k]);
-    if (!leaf) return PyErr_Occurred() != nullptr ? nullptr : Pair(site, Ref::New(Py_None));
-    if (single) return Pair(site, static_cast<Ref&&>(leaf));
+// Makes the leaves of the last run: a list, or the one leaf that is the result itself.
+PyObject* Results(Caller& c, int32_t number, bool of_torch) {
+  Site& site = c.sites[static_cast<size_t>(number)];
+  Ref leaves(site.single >= 0 ? nullptr : PyList_New(static_cast<Py_ssize_t>(site.leaves.size())));
+  if (site.single < 0 && !leaves) return nullptr;
+  for (size_t k = 0; k < site.leaves.size(); ++k) {
+    if (site.single >= 0 && static_cast<size_t>(site.single) != k) continue;
+    Ref leaf = NewLeaf(c, k, of_torch, &site.leaves[k]);
+    if (!leaf) return PyErr_Occurred() != nullptr ? nullptr : Pair(number, Ref::New(Py_None));
+    if (site.single >= 0) return Pair(number, static_cast<Ref&&>(leaf));
     PyList_SetItem(leaves.get(), static_cast<Py_ssize_t>(k), leaf.Release());
   }
-  return Pair(site, static_cast<Ref&&>(leaves));
+  return Pair(number, static_cast<Ref&&>(leaves));
 }
 
 // call(args, deadline_ms, signal, into): None if an input is not usual, and nothing was done; a
@@ -372,7 +400,7 @@ PyObject* Call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (status != DYCL_OK) return PyLong_FromLong(status);
   if (bound) return Pair(site, Ref::New(written ? given[3] : Py_None));
-  if (c.leaves[static_cast<size_t>(site)] == kElsewhere) return Pair(site, Ref::New(Py_None));
+  if (c.sites[static_cast<size_t>(site)].elsewhere) return Pair(site, Ref::New(Py_None));
   try {
     return Results(c, site, of_torch);
   } catch (const std::bad_alloc&) {
@@ -439,13 +467,32 @@ bool ReadInput(const Caller& c, PyObject* item, Input* input) {
   return PyErr_Occurred() == nullptr;
 }
 
+// Reads None, or (the single leaf, of each leaf its cuts).
+bool ReadSite(PyObject* item, Site* site) {
+  if (item == Py_None) return true;
+  PyObject* leaves = nullptr;
+  if (PyArg_ParseTuple(item, "nO!", &site->single, &PyTuple_Type, &leaves) == 0) return false;
+  site->elsewhere = false;
+  for (Py_ssize_t k = 0; k < PyTuple_Size(leaves); ++k) {
+    site->leaves.emplace_back();
+    PyObject* cuts = PyTuple_GetItem(leaves, k);
+    if (!PyTuple_Check(cuts)) return false;
+    for (Py_ssize_t j = 0; j < PyTuple_Size(cuts); ++j) {
+      Py_ssize_t along = 0, length = 0;
+      if (PyArg_ParseTuple(PyTuple_GetItem(cuts, j), "nn", &along, &length) == 0) return false;
+      site->leaves.back().cuts.push_back({static_cast<size_t>(along), static_cast<size_t>(length)});
+    }
+  }
+  return true;
+}
+
 bool Read(Caller& c, PyObject* args) {
   PyObject *session = nullptr, *run = nullptr, *output = nullptr, *copy = nullptr;
   PyObject *ndarray = nullptr, *empty = nullptr;
-  PyObject *dtypes = nullptr, *inputs = nullptr, *leaves = nullptr;
+  PyObject *dtypes = nullptr, *inputs = nullptr, *sites = nullptr;
   if (PyArg_ParseTuple(args, "OOOOOOO!O!O!", &session, &run, &output, &copy, &ndarray, &empty,
                        &PyTuple_Type, &dtypes, &PyTuple_Type, &inputs, &PyTuple_Type,
-                       &leaves) == 0) {
+                       &sites) == 0) {
     return false;
   }
   c.session = static_cast<DyclSession*>(PyLong_AsVoidPtr(session));
@@ -464,10 +511,10 @@ bool Read(Caller& c, PyObject* args) {
     PyObject* item = PyTuple_GetItem(inputs, static_cast<Py_ssize_t>(k));
     if (!ReadInput(c, item, &c.inputs[k])) return false;
   }
-  for (Py_ssize_t k = 0; k < PyTuple_Size(leaves); ++k) {
-    c.leaves.push_back(PyLong_AsSsize_t(PyTuple_GetItem(leaves, k)));
-    const Py_ssize_t leaves_here = c.leaves.back() == kSingle ? 1 : c.leaves.back();
-    c.shapes.emplace_back(leaves_here > 0 ? static_cast<size_t>(leaves_here) : 0);
+  c.sites = std::vector<Site>(static_cast<size_t>(PyTuple_Size(sites)));
+  for (size_t k = 0; k < c.sites.size(); ++k) {
+    PyObject* item = PyTuple_GetItem(sites, static_cast<Py_ssize_t>(k));
+    if (!ReadSite(item, &c.sites[k])) return false;
   }
   return PyErr_Occurred() == nullptr;
 }

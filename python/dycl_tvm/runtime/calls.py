@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.runtime import capi
-from dycl_tvm.runtime.structure import Structure, whole_leaves
+from dycl_tvm.runtime.structure import Structure, leaf_cuts
 
 try:
     _extension: Any = importlib.import_module("dycl_tvm.runtime._calls")
 except ImportError:  # it was not built, or for another machine
     _extension = None
 
-#: Stands for the number of leaves where the result is the one leaf.
-_SINGLE = -2
 #: NumPy's dtypes by DLPack's code and bits; an array has the bits of a bfloat16.
 _DTYPES = tuple((*pair, np.dtype("uint16" if name == "bfloat16" else name)) for name, pair in capi.DL_DTYPES.items())
 
@@ -42,16 +40,16 @@ class Caller:
     Attributes
     ----------
     single : list of bool
-        Of each return site, whether its result is its one leaf as it is.
+        Of each return site, whether its result is a leaf, or the first elements of one.
     """
 
     def __init__(self, library: ctypes.CDLL, session: ctypes.c_void_p, metadata: dict[str, Any]) -> None:
         functions = (ctypes.cast(f, ctypes.c_void_p).value for f in (library.dycl_run_with, library.dycl_output, library.dycl_copy_output))
         inputs = tuple(_described(want) for want in metadata["inputs"])
         structures: list[Structure] = [site["structure"] for site in metadata["sites"]]
-        self.single = [structure.keys() == {"leaf", "type"} for structure in structures]
-        leaves = tuple(_SINGLE if single else whole_leaves(structure) for single, structure in zip(self.single, structures))
-        self._caller = _extension.Caller(session.value, *functions, np.ndarray, np.empty, _DTYPES, inputs, leaves)
+        self.single = [structure.keys() - {"along", "length"} == {"leaf", "type"} for structure in structures]
+        sites = tuple(_site(structure, single) for single, structure in zip(self.single, structures))
+        self._caller = _extension.Caller(session.value, *functions, np.ndarray, np.empty, _DTYPES, inputs, sites)
         #: ``call(args, deadline_ms, signal, into)``: None if an input is not usual; a status of the C API if the run failed; otherwise the
         #: return site and its leaves (of a ``single`` one the leaf), None for leaves that are to be asked for one by one.
         self.call = self._caller.call
@@ -71,6 +69,11 @@ class Caller:
 def new_caller(library: ctypes.CDLL, session: ctypes.c_void_p, metadata: dict[str, Any], positional: bool) -> Caller | None:
     """Return what makes the usual calls; None without the extension, or where inputs are not positional leaves."""
     return Caller(library, session, metadata) if _extension is not None and positional else None
+
+
+def _site(structure: Structure, single: bool) -> tuple[int, tuple[tuple[tuple[int, int], ...], ...]] | None:
+    cuts = leaf_cuts(structure)
+    return None if cuts is None else (structure["leaf"] if single else -1, tuple(cuts))
 
 
 def _described(want: dict[str, Any]) -> tuple[Any, ...] | None:

@@ -295,7 +295,8 @@ class Module(LastCall):
                     return self._collect(site, are_of_torch(args))
                 if caller.single[site]:
                     return leaves
-                return unflatten(self.metadata["sites"][site]["structure"], lambda k, _: leaves[k], self._classes)
+                structure = self.metadata["sites"][site]["structure"]
+                return unflatten(structure, lambda k, _: leaves[k], self._classes, lambda k, _: leaves[k])  # they are cut
             finally:
                 turn.busy = False
 

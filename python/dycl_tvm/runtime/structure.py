@@ -130,9 +130,13 @@ def is_call(structure: Structure) -> bool:
 
 
 def _children(node: Structure) -> list[Structure]:
+    return [*_parts(node), *node.get("rows", ()), *[length for _, length in cuts_of(node)]]
+
+
+def _parts(node: Structure) -> list[Structure]:
+    """Return what an object holds."""
     named = [s for _, s in [*node.get("dict", ()), *node.get("attributes", ())]]
-    items = [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *node.get("rows", ())]
-    return [*items, *named, *[length for _, length in cuts_of(node)]]
+    return [*node.get("tuple", ()), *node.get("list", ()), *node.get("items", ()), *named]
 
 
 def cuts_of(node: Structure) -> list[tuple[int, Structure]]:
@@ -326,16 +330,30 @@ def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[A
     return (*(value[k] for k in names[:split]), *value[varargs]), {**named, **value.get(varkw, {})}
 
 
-def whole_leaves(structure: Structure) -> int:
-    """Return how many leaves a structure has, if each stands in one place and is whole; otherwise -1."""
-    found: list[int] = []
+def leaf_cuts(structure: Structure) -> list[tuple[tuple[int, int], ...]] | None:
+    """Return of each leaf its cuts, as dimensions and leaves with their extents; None if a leaf, or its items, stand in several places."""
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    lengths: set[int] = set()
 
     def visit(node: Structure) -> bool:
-        if "leaf" in node:
-            found.append(node["leaf"])
-        return "along" not in node and "rows" not in node and all(map(visit, _children(node)))
+        if "leaf" not in node:
+            return "rows" not in node and all(map(visit, _parts(node)))
+        cuts = tuple((along, length["leaf"]) for along, length in cuts_of(node))
+        lengths.update(length for _, length in cuts)
+        if node["leaf"] in found:
+            return False
+        found[node["leaf"]] = cuts
+        return True
 
-    return len(found) if visit(structure) and sorted(found) == list(range(len(found))) else -1
+    if not visit(structure) or found.keys() | lengths != set(range(len(found.keys() | lengths))):
+        return None
+    return [found.get(k, ()) for k in range(len(found.keys() | lengths))]
+
+
+def whole_leaves(structure: Structure) -> int:
+    """Return how many leaves a structure has, if each stands in one place and is whole; otherwise -1."""
+    cuts = leaf_cuts(structure)
+    return -1 if cuts is None or any(cuts) else len(cuts)
 
 
 def leaf_types(structure: Structure) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+import dycl_tvm
 from dycl_tvm.codegen import toolchain
 from dycl_tvm.compile.program import CodeBlock, Leave, Program, Site, Slot
 from dycl_tvm.errors import DyclError, InputError, UsageError
@@ -294,3 +295,34 @@ def _refusal(do: Callable[[], Any]) -> str:
 def test_results_that_differ_by_the_path_have_no_place(both: tuple[Module, Module]) -> None:
     with pytest.raises(UsageError, match="call it without bind"):
         both[0].bind(out={"y": np.empty(4, "float32")})
+
+
+class _Parts(torch.nn.Module):
+    """Results whose lengths a size of the caller and the data decide, in one structure and alone."""
+
+    def forward(self, x: torch.Tensor, alone: torch.Tensor) -> Any:
+        if alone:
+            return x * 2
+        kept = x[:, 0] > 0
+        return {"kept": x[kept], "grid": (x @ x.T, [x[kept][:, :1], x.shape[0]]), "whole": x.sum()}
+
+
+def test_results_that_are_cut_do_not_go_through_ctypes(extension: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = (torch.randn(5, 3), torch.tensor(True))
+    artifact = dycl_tvm.build(_Parts().eval(), example, dynamic_shapes={"x": {0: dycl_tvm.Dim("n", min=0, max=9)}}, verify="off")
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    monkeypatch.setattr(calls, "_extension", extension)
+    fast = load(tmp_path / "net.so", tmp_path / "net.params")
+    fast(*example)
+    monkeypatch.setattr(calls, "_extension", None)
+    slow = load(tmp_path / "net.so", tmp_path / "net.params")
+    for way in ("_any", "_collect"):
+        monkeypatch.setattr(fast, way, None)
+    for n in (0, 1, 4, 9):
+        x = torch.randn(n, 3)
+        for alone in (True, False):
+            given = (x, torch.tensor(alone))
+            assert _same(fast(*given), slow(*given))
+            arrays = tuple(t.numpy() for t in given)
+            assert _same(fast(*arrays), slow(*arrays))
