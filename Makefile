@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-control-flow bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,10 +85,14 @@ PROFILE_ARGS ?=
 bench-profile: setup  ## Measure how much longer runs take while they are recorded
 	$(BIN)/python benchmarks/profiling.py $(PROFILE_ARGS)
 
+# `make bench-control-flow CONTROL_FLOW_ARGS="--networks act_rnn --rounds 3"`
+bench-control-flow: $(VENV)/.bench  ## Measure networks against the unrolled traces of their paths, and ONNX Runtime in the same way
+	$(BIN)/python benchmarks/control_flow.py $(CONTROL_FLOW_ARGS)
+
 # `make bench-sizes SIZES_ARGS="--networks 'transformer, tokens' --threads 2"`
 SIZES_ARGS ?=
 
-bench-sizes: setup  ## Measure networks whose callers decide a size against static builds of each size, ONNX Runtime and OpenVINO
+bench-sizes: $(VENV)/.bench  ## Measure networks whose callers decide a size against static builds of each size, ONNX Runtime and OpenVINO
 	$(BIN)/python benchmarks/sizes.py $(SIZES_ARGS)
 
 # `make bench-real REAL_ARGS="--networks 'BERT-base, 128 tokens' --precisions fp32 --batches 1 8 --threads 1 2"`

@@ -10,7 +10,7 @@ import ctypes
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,16 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def ready(module: Any, inputs: Sequence[Any]) -> tuple[Any, int, Any]:
+    """Return the inputs of a call as C takes them, in structures of their own, how many there are, and what has to live as long."""
+    from dycl_tvm.runtime.inputs import Inputs
+
+    held = Inputs(module.metadata, module._classes)
+    prepared = [held.prepared(k, leaf) for k, leaf in enumerate(held.leaves(tuple(inputs), {}))]
+    held.fill(prepared)
+    return held.values, held.count, (held, prepared, inputs)
+
+
 class Ours(Contender):
     """dycl_tvm's library; what is timed is one ctypes call of the C function dycl_run() on ready arguments."""
 
@@ -103,13 +113,8 @@ class Ours(Contender):
         self.module = load(self.artefact / "model.so", self.artefact / "model.params", self.threads)
 
     def prepare(self, k: int) -> Call:
-        from dycl_tvm.runtime import capi
-
-        module, inputs = self.module, self.inputs[k]
-        leaves = module._leaves(inputs, {})
-        values = (capi.Value * len(leaves))()
-        keep = [module._fill(values[n], n, leaf) for n, (_, leaf) in enumerate(leaves)]
-        run, session, count, site = module._library.dycl_run, module._session, len(leaves), ctypes.byref(ctypes.c_int32())
+        module, (values, count, keep) = self.module, ready(self.module, self.inputs[k])
+        run, session, site = module._library.dycl_run, module._session, ctypes.byref(ctypes.c_int32())
 
         def call(_keep: Any = keep) -> int:
             return int(run(session, values, count, site))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import dycl_tvm
 from dycl_tvm.compare import difference
-from dycl_tvm.runtime import capi
+from speed.contenders import ready
 
 STAGES, WIDTH, CLASSES, CONFIDENT = 6, 128, 10, 0.9
 
@@ -107,12 +107,11 @@ def ours(model: nn.Module, work: Path) -> tuple[Any, Callable[[Tensor], Callable
     def timed(x: Tensor) -> Callable[[], float]:
         wrong = difference(model(x), module(x), 1e-4)
         assert wrong is None, wrong
-        values = (capi.Value * 1)()
-        keep = module._fill(values[0], 0, x)
+        values, count, keep = ready(module, (x,))
         run = ctypes.cast(module._library.dycl_run, ctypes.c_void_p)
 
         def once(_keep: Any = keep) -> float:
-            return float(time_calls(run, module._session, values, 1, 500))
+            return float(time_calls(run, module._session, values, count, 500))
 
         return once
 

@@ -75,8 +75,10 @@ def result_of(structure: Any, leaves: Sequence[tuple[str, Any]], outputs: Sequen
 
 
 class _Walk:
-    def __init__(self, graph: HCFG, inputs: Sequence[torch.Tensor]) -> None:
-        self.graph = graph
+    def __init__(self, graph: HCFG, inputs: Sequence[torch.Tensor], decisions: bool) -> None:
+        self.graph, self.decisions = graph, decisions
+        #: What the decisions of the path are taken by.
+        self.asked: dict[Value, None] = {}
         names = [f"x{k}" for k in range(len(inputs))]
         self.out = GraphBuilder(graph.name, {n: p.type for n, p in zip(names, graph.inputs, strict=True)})
         self.data: dict[Value, Any] = dict(zip(graph.inputs, inputs))
@@ -154,6 +156,10 @@ class _Walk:
             if isinstance(block.terminator, Return):
                 return self.leave(block.terminator, way)
             choice, edge = self.choose(block.terminator)
+            if self.decisions and isinstance(block.terminator, (Branch, Switch)):
+                by = block.terminator.cond if isinstance(block.terminator, Branch) else block.terminator.index
+                if isinstance(self.read(by), (_Number, Value)):
+                    self.asked[self.tensor(by)] = None
             way.append((block.name, choice))
             moved = [(self.read(a), self.value(a)) for a in edge.args]
             for param, (sym, datum) in zip(edge.target.params, moved, strict=True):
@@ -180,13 +186,13 @@ class _Walk:
                 outputs.append(self.tensor(operand))
             else:
                 leaves.append(("number", value))
-        self.out.leave(self.out.entry, *outputs)
-        run_passes(self.out.graph)
+        self.out.leave(self.out.entry, *outputs, *self.asked)
+        run_passes(self.out.graph, ["element_checks"])  # a network that peers run has checks of theirs
         numbers = tuple(v for kind, v in leaves if kind == "number")
         return StaticPath(self.out.graph, (tuple(way), numbers), term.site.structure, leaves)
 
 
-def static_path(graph: HCFG, inputs: Sequence[torch.Tensor]) -> StaticPath:
+def static_path(graph: HCFG, inputs: Sequence[torch.Tensor], decisions: bool = False) -> StaticPath:
     """Return the static network of the path that an input takes.
 
     Parameters
@@ -195,9 +201,11 @@ def static_path(graph: HCFG, inputs: Sequence[torch.Tensor]) -> StaticPath:
         As the front end makes it, before the passes.
     inputs : sequence of torch.Tensor
         The leaves of its input structure. State variables have their initial values.
+    decisions : bool
+        Whether it gives also, behind its results, what the decisions of the path are taken by. Otherwise that is left out.
     """
     with torch.no_grad():
-        return _Walk(graph, inputs).run()
+        return _Walk(graph, inputs, decisions).run()
 
 
 def write_onnx(path: StaticPath, file: Path) -> None:

@@ -26,6 +26,7 @@ from dycl_tvm.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import control_flow  # noqa: E402
 import tune  # noqa: E402
 from speed import (  # noqa: E402
     ablations,
@@ -127,6 +128,48 @@ def test_a_slow_contender_runs_only_what_was_prepared(tmp_path, monkeypatch):
     units.write_record(tmp_path, "stub-1", {"key": "", "seconds": 1.0, "error": None})
     assert obeying.obey({"do": "prepare", "k": 1, "compiled": 2}) == {} and list(obeying.calls) == [1]
     assert obeying.obey({"do": "prepare", "k": 2, "compiled": 2}) == {"left_out": True}
+
+
+class Reading(nn.Module):
+    """Words by their numbers, which are checked, as long as they are the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 4)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        if x.sum() > 0:
+            x = x * 2
+        return x.mean(0)
+
+
+def test_what_is_timed_of_an_artefact_runs_on_ready_inputs(tmp_path):
+    torch.manual_seed(0)
+    model, ids = Reading().eval(), [torch.tensor(x) for x in ([1, 2, 3], [7, 0, 0])]
+    torch.save(model, tmp_path / "model.pt")
+    data = {"inputs": [(x.numpy(),) for x in ids], "expected": [model(x).detach().numpy() for x in ids]}
+    (tmp_path / "data.pickle").write_bytes(pickle.dumps(data))
+    (tmp_path / "about.json").write_text(json.dumps({"weights": [1, 1], "static": []}))
+    record = compiling.compile_network(tmp_path, tmp_path / "artefact", {"verify": "off"})
+    (tmp_path / "artefact.json").write_text(json.dumps({**record, "error": None}))
+    timed = contenders.Ours(tmp_path, 1, tmp_path / "artefact")
+    for k, call in enumerate([timed.prepare(0), timed.prepare(1)]):
+        assert difference(data["expected"][k], timed.result(k, call)) is None
+
+
+def test_a_trace_may_give_what_its_decisions_were_taken_by():
+    model, ids = Reading().eval(), torch.tensor([1, 2, 3])
+    graph = stage_model(model, (ids,), phases=Phases())
+    for decisions in (False, True):
+        got = static.torch_module(static.static_path(graph, (ids,), decisions))(ids)
+        assert difference(model(ids).detach(), got[0]) is None
+        assert [bool(x) for x in got[1:]] == ([bool(model.words(ids).sum() > 0)] if decisions else [])
+
+
+def test_paths_are_spread_between_the_shortest_and_the_longest():
+    assert control_flow.chosen([10, 3, 7, 10, 5, 8]) == [1, 4, 2, 5, 0]
+    assert control_flow.chosen([4, 4]) == [0]
 
 
 SIZES = units.Sizes(draw=4, paths=2, compiled_paths=1, threads=1)

@@ -1,0 +1,195 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What control flow costs: the time of a network over that of the unrolled trace of the path that an input takes.
+
+The measure is that of Cocktailer (OSDI 2023). Of the inputs that are drawn, five are taken: those whose paths run the fewest
+kernels, the most, and a quarter, half and three quarters of the way between. The trace of a path is a network without control flow,
+loops unrolled, which computes what the decisions were taken by too, built by the same compiler. ONNX Runtime is compared with
+itself in the same way: the network as ``If`` and ``Loop`` over the trace as ONNX. One thread; both take turns, each compiler in a
+process of its own; medians.
+
+    python benchmarks/control_flow.py [--networks NAME ...] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from speed.contenders import aligned, ready
+from speed.networks import arrays
+from speed.static import StaticPath, static_path, torch_module, write_onnx
+
+import dycl_tvm
+from dycl_tvm import zoo
+from dycl_tvm.progress import Phases
+from dycl_tvm.staging import stage_model
+
+_DRAWN, _PATHS = 64, 5
+_SECONDS = 0.05
+Call = Callable[[], Any]
+
+
+def chosen(counts: Sequence[int]) -> list[int]:
+    """Return the numbers of the inputs whose counts are nearest to the least, a quarter of the way to the most and so on, each once."""
+    least, most = min(counts), max(counts)
+    wanted = [least + (most - least) * k / (_PATHS - 1) for k in range(_PATHS)]
+    return list(dict.fromkeys(min(range(len(counts)), key=lambda i: abs(counts[i] - w)) for w in wanted))
+
+
+def built(model: Any, inputs: tuple[Any, ...], folder: Path) -> Any:
+    """Return the loaded artefact of a model."""
+    artifact = dycl_tvm.build(model, inputs, target="native", verify="off")
+    folder.mkdir(exist_ok=True)
+    artifact.export_library(folder / "net.so")
+    artifact.save_params(folder / "net.params")
+    return dycl_tvm.load(folder / "net.so", folder / "net.params", 1)
+
+
+def one_call(module: Any, inputs: Sequence[Any]) -> Call:
+    """Return a call of the C function on ready arguments."""
+    values, count, keep = ready(module, inputs)
+    run, session, site = module._library.dycl_run, module._session, ctypes.byref(ctypes.c_int32())
+    return lambda _keep=(module, keep): run(session, values, count, site)  # type: ignore[misc]
+
+
+class Network:
+    """A network of the zoo, the inputs that are timed, and their traces."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.entry, self.folder = zoo.load(name), folder
+        self.module = built(self.entry.model, self.entry.example_inputs, folder / "whole")
+        drawn = list(self.entry.inputs(_DRAWN))
+        runs = []
+        for inputs in drawn:
+            self.module(*inputs)
+            runs.append(sum(self.module.kernels_run.values()))
+        self.inputs = [drawn[k] for k in chosen(runs)]
+        most = max(runs)
+        self.parts = [runs[k] / most for k in chosen(runs)]
+        graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
+        self.traces: list[StaticPath] = [static_path(graph, inputs, decisions=True) for inputs in self.inputs]
+
+    def ours(self) -> list[tuple[Call, Call]]:
+        """Return of each input the call of the network and that of its trace."""
+        pairs = []
+        for k, (inputs, trace) in enumerate(zip(self.inputs, self.traces)):
+            exported = torch.export.export(torch_module(trace), inputs)
+            module = built(exported, inputs, self.folder / f"trace_{k}")
+            given = [aligned(arrays(x)) for x in inputs]
+            pairs.append((one_call(self.module, given), one_call(module, given)))
+        return pairs
+
+    def onnxruntime(self) -> list[tuple[Call, Call]]:
+        """Return of each input ONNX Runtime's call of the network and that of its trace."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+
+        def session(file: Path) -> Any:
+            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+        artifact = dycl_tvm.build(self.entry.model, self.entry.example_inputs, verify="off")
+        artifact.export_onnx(self.folder / "whole.onnx")
+        whole, pairs = session(self.folder / "whole.onnx"), []
+        for k, (inputs, trace) in enumerate(zip(self.inputs, self.traces)):
+            write_onnx(trace, self.folder / f"trace_{k}.onnx")
+            alone = session(self.folder / f"trace_{k}.onnx")
+            pairs.append((_fed(whole, inputs), _fed(alone, inputs)))
+        return pairs
+
+
+def _fed(session: Any, inputs: Sequence[torch.Tensor]) -> Call:
+    feed = {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs)}
+    return lambda: session.run(None, feed)
+
+
+def _burst(call: Call) -> float:
+    """Return the median seconds of a call."""
+    call()
+    end, times = time.perf_counter() + _SECONDS, []
+    while time.perf_counter() < end or len(times) < 5:
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _measure(connection: Any, name: str, of: str, rounds: int) -> None:
+    """Send of each input the part of the kernels that its path runs, the seconds of the network and those over the trace's."""
+    torch.set_num_threads(1)
+    os.environ["DYCL_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            network = Network(name, Path(folder))
+            pairs = getattr(network, of)()
+            times: list[list[tuple[float, float]]] = [[] for _ in pairs]
+            for _ in range(rounds):
+                for found, (whole, trace) in zip(times, pairs):
+                    found.append((_burst(whole), _burst(trace)))
+            connection.send(
+                [
+                    (part, statistics.median(a for a, _ in t), statistics.median(a / b for a, b in t))
+                    for part, t in zip(network.parts, times)
+                ]
+            )
+        except Exception as error:
+            connection.send(f"{type(error).__name__}: {str(error).splitlines()[0][:90]}")
+
+
+def main() -> None:
+    """Run the command: print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="*", default=list(zoo.names()), metavar="NAME", help=f"of {', '.join(zoo.names())}")
+    parser.add_argument("--rounds", type=int, default=9, help="how often the contenders take turns (default: 9)")
+    given = parser.parse_args()
+    unknown = [n for n in given.networks if n not in zoo.names()]
+    if unknown:
+        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(zoo.names())}")
+    context = multiprocessing.get_context("spawn")
+    print(
+        "| network | kernels run, of the most | µs | over the trace | ONNX Runtime, over its trace |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
+    all_of: dict[str, list[float]] = {"ours": [], "onnxruntime": []}
+    for name in given.networks:
+        told: dict[str, Any] = {}
+        for of in all_of:
+            here, there = context.Pipe()
+            process = context.Process(target=_measure, args=(there, name, of, given.rounds), daemon=True)
+            process.start()
+            told[of] = here.recv()
+            process.join()
+            if not isinstance(told[of], str):
+                all_of[of] += [ratio for *_, ratio in told[of]]
+        ours, peer = told["ours"], told["onnxruntime"]
+        if isinstance(ours, str):
+            print(f"| `{name}` | | | {ours} | |", flush=True)
+            continue
+        columns = [
+            ", ".join(f"{100 * part:.0f} %" for part, *_ in ours),
+            ", ".join(f"{1e6 * seconds:.3g}" for _, seconds, _ in ours),
+            ", ".join(f"{ratio:.2f}" for *_, ratio in ours),
+            peer if isinstance(peer, str) else ", ".join(f"{ratio:.2f}" for *_, ratio in peer),
+        ]
+        print(f"| `{name}` | {' | '.join(columns)} |", flush=True)
+    means = [f"{math.exp(statistics.mean(map(math.log, r))):.3f}" if r else "" for r in all_of.values()]
+    print(f"| geometric mean | | | {' | '.join(means)} |")
+
+
+if __name__ == "__main__":
+    main()
