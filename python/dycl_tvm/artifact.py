@@ -15,6 +15,7 @@ from dycl_tvm.hcfg.analysis import count_paths, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.certificate import summary
+from dycl_tvm.target import hint
 from dycl_tvm.verify.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Report:
         seconds = ", ".join(f"{phase} {took:.1f}" for phase, took in self.seconds.items())
         rows = [
             ("target", self.target),
+            *([("vectors", vectors)] if (vectors := hint(self.target)) else []),
             ("control flow", f"{self.blocks} blocks, {self.branches} branches, {self.loops} loops"),
             ("paths", f"{_count(self.paths)} to {self.return_sites} return sites"),
             ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),

@@ -12,7 +12,7 @@ import tvm_ffi
 from dycl_tvm.compile import has_amx
 from dycl_tvm.errors import TargetError, UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
-from dycl_tvm.target import check_buildable, known_tags, native_machine, resolve_target
+from dycl_tvm.target import check_buildable, hint, known_tags, native_machine, resolve_target
 
 #: What plain "llvm" means here.
 BASELINE = "x86-64-v3" if native_machine() == "x86_64" and {"avx2", "fma", "bmi2", "f16c"} <= cpu_flags() else ""
@@ -177,3 +177,13 @@ def test_glibc_must_be_a_version() -> None:
 def test_native_targets_and_other_machines_with_a_tool_chain_can_be_built() -> None:
     for target in ("llvm", "native", "raspberry-pi/4b-aarch64", "llvm -mtriple=aarch64-linux-gnu"):
         check_buildable(resolve_target(target))
+
+
+@pytest.mark.parametrize(
+    ("flags", "mcpu", "said"), [(("avx512f",), "x86-64-v3", True), ((), "x86-64-v3", False), (("avx512f",), "znver5", False)]
+)
+def test_a_report_says_which_vectors_of_this_cpu_are_not_used(
+    flags: tuple[str, ...], mcpu: str, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dycl_tvm.target.cpu_flags", lambda: set(flags))
+    assert ("native" in hint(f"llvm host=x86_64-linux-gnu mcpu={mcpu}")) == said

@@ -168,7 +168,9 @@ def test_keys_that_lie_transposed_and_are_shared_by_heads() -> None:
 
 
 @pytest.mark.parametrize("target", each(AVX2, AVX512))
-@pytest.mark.parametrize("shape", [(1, 128, 20, 64), (2, 70, 32, 16), (3, 13, 17, 24), (9, 100, 16, 40), (1, 5, 8, 3), (20, 64, 5, 33)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 128, 20, 64), (2, 70, 32, 16), (3, 13, 17, 24), (9, 100, 16, 40), (1, 5, 8, 3), (20, 64, 5, 33)], ids=str
+)
 def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
     """Whatever lies behind the keys that are said to be read plays no part, and those between are masked."""
     rows, keys, depth, width = shape
