@@ -39,7 +39,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
 )
 from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
-from dycl_tvm.frontend.trace.values.grown_order import topk
+from dycl_tvm.frontend.trace.values.grown_order import repeat, topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
     indexed,
@@ -72,7 +72,6 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     pad_plain,
     pad_sequence,
     permute,
-    repeat,
     squeeze,
     stack,
     transpose,
@@ -281,7 +280,7 @@ SIZED: dict[Any, Handler] = {
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
-    _T.repeat: repeat,
+    **dict.fromkeys([_T.repeat, torch.tile, _T.tile], repeat),
 }
 #: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
 _OF_SIZES: dict[Any, Handler] = {

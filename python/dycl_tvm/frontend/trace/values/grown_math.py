@@ -97,6 +97,11 @@ def _moved(operator: Any, x: torch.Tensor, shape: Sequence[int], *args: Any) -> 
     return torch.view_as_complex(dispatch(operator, (parts, *args), {}).reshape([*shape, 2]))
 
 
+def there_is(t: Grown) -> torch.Tensor:
+    """Return which elements of a buffer there are: a mask that broadcasts to it."""
+    return functools.reduce(operator.and_, [valid(n, t.buffer.shape[d], t.dim_(), d) for d, n in t.lengths.items()])
+
+
 def filled(t: Grown, fill: Any, dims: Collection[int] | None = None) -> torch.Tensor:
     """Return the buffer of a tensor, with a number in the place of what there is not: of all lengths, or of those of some dimensions."""
     whole: torch.Tensor = t.padded()

@@ -292,21 +292,6 @@ def lengths_among(sizes: Sequence[Any]) -> dict[int, Length] | None:
     return found if plain and all(isinstance(n, Length) for n in found.values()) else None
 
 
-def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
-    """Repeat a tensor of fixed shape as often as a number of the run says, along one dimension."""
-    wanted = flat(sizes)
-    at, times = one_length(wanted)
-    if at is None:
-        return NotImplemented
-    wanted[at] = 1
-    once = func(x, wanted)
-    size = int(once.shape[at])
-    length = combine("mul", times, size)
-    if not isinstance(length, Length):
-        return once
-    return new(once.index_select(at, torch.arange(size * most_of(times)) % size), at, length)
-
-
 def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
     dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else list(range(t.dim_()))
     ones = [d for d in dims if d in t.lengths and as_number(t.lengths[d]) == 1]  # the paths part
