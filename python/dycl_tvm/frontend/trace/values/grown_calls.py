@@ -23,6 +23,8 @@ from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
+from dycl_tvm.frontend.trace.values.grown_diagonals import HANDLERS as DIAGONALS
+from dycl_tvm.frontend.trace.values.grown_diagonals import SIZED as MADE
 from dycl_tvm.frontend.trace.values.grown_images import HANDLERS as IMAGES
 from dycl_tvm.frontend.trace.values.grown_images import SIZED as GRIDS
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
@@ -48,7 +50,6 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     one_item,
     put_all,
     selected_by,
-    split_up,
     to_list,
     unbind,
 )
@@ -78,10 +79,9 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     unsqueeze,
     with_parts,
 )
-from dycl_tvm.frontend.trace.values.indexing import split
+from dycl_tvm.frontend.trace.values.grown_splits import chunk, parts
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
-from dycl_tvm.frontend.trace.values.tensors import view_of
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 
 _T = torch.Tensor
@@ -177,27 +177,10 @@ def _size(func: Any, t: Grown, dim: int | None = None) -> Any:
     return torch.Size(sizes) if dim is None else sizes[dim]
 
 
-def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
-    """Split along another dimension than that of unknown length, or by numbers of the run."""
-    if isinstance(x, Grown) and dim % x.dim_() not in x.lengths:
-        return _each(x, x.padded().split(sizes, dim))
-    if isinstance(x, Grown) and isinstance(sizes, int):
-        return split_up(x, lambda t: t.split(sizes, dim))
-    return split(x, sizes, dim)
-
-
-def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
-    return split_up(t, lambda t: t.chunk(chunks, dim)) if dim % t.dim_() in t.lengths else _each(t, t.padded().chunk(chunks, dim))
-
-
 def _where(func: Any, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
         return nonzero(torch.nonzero, args[0], as_tuple=True)
     return elementwise(func, *args, **kwargs) if len(args) + len(kwargs) > 2 else refuse_call(func, *args)
-
-
-def _each(t: Grown, buffers: Any) -> Any:
-    return tuple([view_of(t, cut(b, t.lengths)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
 
 
 def _numel(func: Any, t: Grown) -> Any:
@@ -221,6 +204,7 @@ HANDLERS: dict[Any, Handler] = {
     **ORDER,
     **PLACES,
     **COMPOSED,
+    **DIAGONALS,
     **MEASURES,
     **PRODUCTS,
     **RESHAPE,
@@ -250,8 +234,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
-    **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), _parts),
-    **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), _chunk),
+    **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), parts),
+    **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), chunk),
     _T.copy_: _copied,
     **dict.fromkeys([_T.fill_, _T.zero_], _filled_with),
     _T.__iter__: iterated,
@@ -271,6 +255,7 @@ HANDLERS: dict[Any, Handler] = {
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     **DRAWS,
+    **MADE,
     **POOLS,
     **GRIDS,
     **RESIZE,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -242,8 +243,13 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
 
 
 def gated(func: Any, t: Grown, dim: int = -1) -> Any:
-    """``F.glu`` along another dimension."""
-    return refuse_call(func, t) if dim % t.dim_() in t.lengths else new_in(func(t.padded(), dim), t.lengths, t.contiguous_)
+    """``F.glu``: one half of a dimension multiplied with the other half, as a gate."""
+    if dim % t.dim_() not in t.lengths:
+        return new_in(func(t.padded(), dim), t.lengths, t.contiguous_)
+    with current().functions:
+        half = t.size(dim) // 2
+        require(t.size(dim) % 2 == 0, RuntimeError("Halving dimension must be even, but a dimension has a size that is not"))
+        return t.narrow(dim, 0, half) * t.narrow(dim, half, half).sigmoid()
 
 
 # -- random numbers --------------------------------------------------------------------------------------------------------------
