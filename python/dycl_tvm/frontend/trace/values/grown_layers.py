@@ -16,7 +16,8 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     count_in,
@@ -28,7 +29,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import bounded, cut_anew, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_shapes import bounded, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.grown_windows import Window, check_lengths, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -96,9 +97,8 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
     first = t.dim_() - around
     if not (batched or first == 1) or any(d < first and not (d == 0 and batched) for d in t.lengths):
         return refuse_call(func, t)
-    if list(t.lengths) == [0]:
-        return new(layer(t.padded(), *others), 0, t.length)
-    return layer_along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
+    windows = {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}
+    return layer_along(func, t, layer, windows, *others, in_order=batched and around == 1)  # which PyTorch puts in order before
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _padded_by_numbers(func: Any, t: Grown, along: int, left: Any, right: Any, m
     total = as_number(length) + left + right
     extent = extent_of(total, *bounded(total))
     made = _read(t.padded(), along, bounds_of(extent)[1], left, length, mode)
-    return cut_anew(made, {**t.lengths, along: extent}, True)
+    return laid_out(cut(made, {**t.lengths, along: extent}), t.order if t.contiguous_ else None)
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------

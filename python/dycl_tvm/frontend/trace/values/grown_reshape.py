@@ -179,7 +179,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     groups = _groups(_sizes(t), asked)
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
-        return _moved(func, t, asked, t.order is None or groups is None or t.contiguous_ or _is_in_order(t, groups))
+        return _moved(func, t, asked, t.contiguous_ or (groups is not None and _is_in_order(t, groups)))
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
     cut_off = False
     for own, others in groups:

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.values.aligned import extent_at
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, is_contiguous, refuse_call
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, refuse_call
 from dycl_tvm.frontend.trace.values.grown_pooling import means_of, windowed
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
+from dycl_tvm.frontend.trace.values.grown_shapes import length_of_size
 from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, length_after
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -62,7 +63,7 @@ def interpolate(
     made = buffer_of(x)
     for d, n, (m, factor) in reversed(list(zip(dims, own, asked))):  # PyTorch begins with the last one
         made = _read(made, d, _taps(mode, bool(align_corners), n, m, factor, made.dtype))
-    return cut_anew(made, lengths, is_contiguous(x))
+    return laid_out(cut(made, lengths), suggested_order(x))
 
 
 def _is_known(x: torch.Tensor, mode: Any, align_corners: Any, antialias: Any) -> bool:

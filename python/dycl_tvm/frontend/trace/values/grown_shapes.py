@@ -23,6 +23,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     summed,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, order_of_joined, suggested_order
 from dycl_tvm.frontend.trace.values.grown_math import (
     buffer_of,
     dtype_of,
@@ -89,20 +90,20 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     if any(rank_of(t) != first.dim_() or dtype_of(t) != dtype_of(first) for t in rest):
         return refuse_call(func, first)
     dim = dim % first.dim_()
-    known = all(map(is_contiguous, tensors)) or first.dim_() not in (4, 5)  # PyTorch keeps the order of channels-last tensors
+    order = order_of_joined(tensors)
     parts: list[Extent] = [extent_at(t, first.dim_() - dim) for t in rest]  # type: ignore[misc]  # all have the dimension
     buffers, extents = equalized_in(rest, [d for d in dims_of(rest) if d != dim])
     if all(isinstance(n, int) for n in parts):
-        return cut_anew(func(buffers, dim), extents, known)
+        return laid_out(cut(func(buffers, dim), extents), order)
     others = {tuple(n for d, n in enumerate(t.shape) if d != dim) for t in buffers}
     if len(others) > 1:
         return refuse_call(func, first)
     if len(rest) == 1:
-        return new_in(first.padded().clone(), first.lengths, known)
+        return laid_out(cut(first.padded().clone(), first.lengths), order)
     whole, length, total = buffers[0], parts[0], all_of_a_split(parts)
     for added, more in zip(buffers[1:], parts[1:]):
         whole, length = _with_behind(whole, length, added, more, dim, None if total is None else bounds_of(total)[1])
-    return cut_anew(whole, {**extents, dim: length if total is None else total}, known)
+    return laid_out(cut(whole, {**extents, dim: length if total is None else total}), order)
 
 
 def _with_behind(
@@ -322,7 +323,7 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
     extents: dict[int, Extent] = {}
     for d, (left, right) in around.items():
         made, extents[d] = _padded(made, d, t.lengths[d], left, right, value or 0)
-    return cut_anew(made, extents, True)
+    return laid_out(cut(made, extents), suggested_order(t))
 
 
 def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -337,7 +338,7 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
     along = x.dim() - 1 - pair
     whole = func(x, entries, mode, value) if any(entries) else x
     made, extent = _padded(whole, along, int(x.shape[along]), left, right, value or 0)
-    return grown_or_plain(made, along, extent, True)
+    return laid_out(cut(made, {along: extent}), suggested_order(x))
 
 
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:

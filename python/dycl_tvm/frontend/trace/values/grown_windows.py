@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import torch
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.extents import Extent, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown_formats import Order, laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, is_contiguous, refuse_call
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
 
@@ -41,18 +41,32 @@ def length_after(window: Window, length: Length) -> Extent:
 
 
 def layer_along(
-    func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, Window], *others: torch.Tensor, fill: float = 0
+    func: Any,
+    t: Grown,
+    layer: Callable[..., torch.Tensor],
+    windows: dict[int, Window],
+    *others: torch.Tensor,
+    fill: float = 0,
+    in_order: bool = False,
 ) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
 
-    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself.
+    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself. A layer of images, or of what
+    PyTorch makes an image of, lies in memory as its input suggests, but for those of which it is known that they are ``in_order``.
     """
     whole = filled(t, fill, windows)
     for d, window in windows.items():
         if d in t.lengths:
             check_lengths(func, t, d, layer, window, others)
     extents = {d: length_after(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
-    return cut_anew(layer(whole, *others), extents, True)
+    return laid_out(cut(layer(whole, *others), extents), order_after(t, others, in_order))
+
+
+def order_after(t: Grown, others: Iterable[torch.Tensor], in_order: bool) -> Order | None:
+    """Return in which order the result of a layer lies; None if that depends on the lengths, or is not known."""
+    order = tuple(range(t.dim_()))
+    known = in_order or t.order == order or (t.dim_() == 4 and suggested_order(t) == order)
+    return order if known and all(map(is_contiguous, others)) else None
 
 
 def check_lengths(func: Any, t: Grown, along: int, layer: Any, window: Window, others: tuple[torch.Tensor, ...]) -> None:
