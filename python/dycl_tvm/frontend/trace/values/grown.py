@@ -70,6 +70,8 @@ class Grown(StagedTensor):
         Its dimensions from the outermost in memory to the innermost, as eager has them; None if they are not known.
     gaps : frozenset of int
         Before which places in that order there may be gaps, as in a part of a tensor. Without any it lies as one that was made anew.
+    exact : bool
+        Whether it surely lies so at lengths of one and none too: PyTorch orders dimensions of one element otherwise in some results.
     below : Length, int or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
@@ -78,6 +80,7 @@ class Grown(StagedTensor):
     lengths: dict[int, Length]
     order: tuple[int, ...] | None = None
     gaps: frozenset[int] = frozenset()
+    exact: bool = False
     below: Length | int | None = None
 
     @staticmethod
@@ -227,7 +230,7 @@ def copied_or_itself(t: StagedTensor) -> StagedTensor:
     if isinstance(t, Grown):
         decision = t.decision
         made: StagedTensor = Grown(Storage(value), (), value, t.lengths)
-        made.contiguous_, made.below = True, t.below  # type: ignore[attr-defined]  # it is one that grows
+        made.contiguous_, made.below, made.exact = True, t.below, True  # type: ignore[attr-defined]  # it is one that grows
     else:
         assert t.layouts is not None
         made, decision = fresh(value), t.layouts.decision

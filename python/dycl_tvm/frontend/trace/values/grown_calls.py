@@ -18,7 +18,16 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import called
-from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
+from dycl_tvm.frontend.trace.values.extents import (
+    ADDITIONS,
+    COMPARISONS,
+    DIVISIONS,
+    SUBTRACTIONS,
+    compared_with_size,
+    is_size,
+    size_divided,
+    sum_with_size,
+)
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
@@ -40,6 +49,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     takes,
 )
 from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
+from dycl_tvm.frontend.trace.values.grown_memory import HANDLERS as MEMORY
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
 from dycl_tvm.frontend.trace.values.grown_order import repeat, topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
@@ -205,6 +215,7 @@ HANDLERS: dict[Any, Handler] = {
     **PLACES,
     **COMPOSED,
     **DIAGONALS,
+    **MEMORY,
     **MEASURES,
     **PRODUCTS,
     **RESHAPE,
@@ -270,5 +281,6 @@ SIZED: dict[Any, Handler] = {
 #: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
 _OF_SIZES: dict[Any, Handler] = {
     **dict.fromkeys([*ADDITIONS, *SUBTRACTIONS], sum_with_size),
+    **dict.fromkeys(DIVISIONS, size_divided),
     **dict.fromkeys(COMPARISONS, compared_with_size),
 }

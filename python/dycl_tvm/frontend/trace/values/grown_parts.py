@@ -109,6 +109,7 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         if all(entries[i] == slice(None) for i in at if type(entries[i]) is slice) and plain:
             made.below = t.below if all(type(entries[i]) is slice for i in at) else None
         made.order, made.gaps = _order_after(t, entries)
+        made.exact = t.exact
     return _as_part(t, made, around, dims)
 
 

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    as_exact_as,
     at_front,
     count_in,
     dtype_of,
@@ -106,7 +107,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)
+    return as_exact_as(t, new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_))
 
 
 def _as_long_as(t: Grown, length: Length) -> Grown:
@@ -199,7 +200,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, in_order)
     if cut_off:
         stands_for_a_view(made, t)
-    return made
+    return as_exact_as(t, made)
 
 
 def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
@@ -274,7 +275,7 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any], in_order: bool) -> Any:
         whole = moved_apart(elements, sizes)
     made = new_in(whole, dict(enumerate(sizes)), in_order)
     stands_for_a_view(made, t)
-    return made
+    return as_exact_as(t, made)
 
 
 def _sizes(t: Grown) -> list[Extent]:

@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.values.extents import (
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_formats import laid_out, order_of_joined, suggested_order
 from dycl_tvm.frontend.trace.values.grown_math import (
+    as_exact_as,
     buffer_of,
     dtype_of,
     filled,
@@ -191,7 +192,7 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
     made: Grown = cut(t.padded().permute(order), {order.index(d): n for d, n in t.lengths.items()})  # type: ignore[assignment]  # it grows
     made.order = None if t.order is None else tuple(map(order.index, t.order))
-    made.gaps = t.gaps
+    made.gaps, made.exact = t.gaps, t.exact
     return made
 
 
@@ -206,7 +207,7 @@ def with_parts(func: Any, t: Grown) -> Any:
 
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     dim = dim % (t.dim_() + 1)
-    return new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_)
+    return as_exact_as(t, new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_))
 
 
 def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
@@ -323,7 +324,10 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
     extents: dict[int, Extent] = {}
     for d, (left, right) in around.items():
         made, extents[d] = _padded(made, d, t.lengths[d], left, right, value or 0)
-    return laid_out(cut(made, extents), suggested_order(t))
+    made = laid_out(cut(made, extents), suggested_order(t))
+    if isinstance(made, Grown):
+        made.exact = t.dim_() < 4
+    return made
 
 
 def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -367,6 +371,8 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     args = tuple(flat(args))
     start, end, step = args if len(args) == 3 else (*args, 1) if len(args) == 2 else (0, *args, 1)
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
+    if type(step) is float and step.is_integer() and whole and "dtype" in kwargs:  # which PyTorch takes as an integer of that type
+        step = int(step)
     if len(args) == 3 and (not whole or type(step) is not int or step == 0):
         return NotImplemented
     from_zero = type(start) is int and start == 0 and step == 1
