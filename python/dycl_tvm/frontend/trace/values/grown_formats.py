@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.layouts import strides_of
+from dycl_tvm.frontend.trace.values.layouts import meta_of, meta_with, strides_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, peek
 
 Order = tuple[int, ...]
 _CHANNELS_LAST = (0, 2, 3, 1)
@@ -44,11 +45,20 @@ def order_of_joined(tensors: Sequence[torch.Tensor]) -> Order | None:
     return in_order if in_order in found or any(rank_of(t) != len(in_order) for t in tensors) else found.pop() if len(found) == 1 else None
 
 
-def laid_out(t: torch.Tensor, order: Order | None) -> torch.Tensor:
-    """Return a tensor that was made anew, and lies in memory in such an order."""
+def laid_out(t: torch.Tensor, order: Order | None, of: torch.Tensor) -> torch.Tensor:
+    """Return what was made of a tensor anew, and lies in memory in such an order; one of fixed shape may lie otherwise at some lengths."""
     if isinstance(t, Grown):
         t.order, t.gaps = order, frozenset()
+    elif isinstance(t, StagedTensor) and isinstance(of, Grown) and order != tuple(range(t.dim())) and t.dim() == 4:
+        shape = tuple(t.shape)
+        strides = [meta_of(shape, None, t.dtype).stride(), _of_channels_last(shape)]
+        return StagedTensor(meta_with(shape, t.dtype, strides, of.decision), t.storage_, t.chain, peek(t))
     return t
+
+
+def _of_channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    c, h, w = [max(size, 1) for size in shape[1:]]
+    return h * w * c, 1, w * c, c
 
 
 def _is_like_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:

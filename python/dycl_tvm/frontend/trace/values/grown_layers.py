@@ -161,7 +161,7 @@ def _padded_by_numbers(func: Any, t: Grown, along: int, left: Any, right: Any, m
     total = as_number(length) + left + right
     extent = extent_of(total, *bounded(total))
     made = _read(t.padded(), along, bounds_of(extent)[1], left, length, mode)
-    return laid_out(cut(made, {**t.lengths, along: extent}), t.order if t.contiguous_ else None)
+    return laid_out(cut(made, {**t.lengths, along: extent}), t.order if t.contiguous_ else None, t)
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, is_contiguous, mean, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, mean, refuse_call
+from dycl_tvm.frontend.trace.values.grown_shapes import length_of_size
 from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -167,7 +168,7 @@ def windowed(
     ``longest`` is how long windows are at most along dimensions of which that is known.
     """
     own: dict[int, Extent] = dict(x.lengths) if isinstance(x, Grown) else {}
-    made, known = buffer_of(x), is_contiguous(x)
+    made = buffer_of(x)
     for d, count in asked.items():
         there = own.get(d, int(made.shape[d]))
         if not is_same(there, count):
@@ -175,7 +176,7 @@ def windowed(
             room = longest.get(d, min(most, -(-most // max(fewest, 1)) + 1))
             made = _windows(made, d, there, count, room, taken)
             own[d] = count
-    return cut_anew(made, own, known)
+    return laid_out(cut(made, own), suggested_order(x), x)
 
 
 def _windows(x: torch.Tensor, d: int, there: Extent, count: Extent, room: int, taken: Callable[..., torch.Tensor]) -> torch.Tensor:

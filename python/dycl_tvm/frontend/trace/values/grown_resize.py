@@ -63,7 +63,7 @@ def interpolate(
     made = buffer_of(x)
     for d, n, (m, factor) in reversed(list(zip(dims, own, asked))):  # PyTorch begins with the last one
         made = _read(made, d, _taps(mode, bool(align_corners), n, m, factor, made.dtype))
-    return laid_out(cut(made, lengths), suggested_order(x))
+    return laid_out(cut(made, lengths), suggested_order(x), x)
 
 
 def _is_known(x: torch.Tensor, mode: Any, align_corners: Any, antialias: Any) -> bool:

@@ -95,16 +95,16 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     parts: list[Extent] = [extent_at(t, first.dim_() - dim) for t in rest]  # type: ignore[misc]  # all have the dimension
     buffers, extents = equalized_in(rest, [d for d in dims_of(rest) if d != dim])
     if all(isinstance(n, int) for n in parts):
-        return laid_out(cut(func(buffers, dim), extents), order)
+        return laid_out(cut(func(buffers, dim), extents), order, first)
     others = {tuple(n for d, n in enumerate(t.shape) if d != dim) for t in buffers}
     if len(others) > 1:
         return refuse_call(func, first)
     if len(rest) == 1:
-        return laid_out(cut(first.padded().clone(), first.lengths), order)
+        return laid_out(cut(first.padded().clone(), first.lengths), order, first)
     whole, length, total = buffers[0], parts[0], all_of_a_split(parts)
     for added, more in zip(buffers[1:], parts[1:]):
         whole, length = _with_behind(whole, length, added, more, dim, None if total is None else bounds_of(total)[1])
-    return laid_out(cut(whole, {**extents, dim: length if total is None else total}), order)
+    return laid_out(cut(whole, {**extents, dim: length if total is None else total}), order, first)
 
 
 def _with_behind(
@@ -324,7 +324,7 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
     extents: dict[int, Extent] = {}
     for d, (left, right) in around.items():
         made, extents[d] = _padded(made, d, t.lengths[d], left, right, value or 0)
-    made = laid_out(cut(made, extents), suggested_order(t))
+    made = laid_out(cut(made, extents), suggested_order(t), t)
     if isinstance(made, Grown):
         made.exact = t.dim_() < 4
     return made
@@ -342,7 +342,7 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
     along = x.dim() - 1 - pair
     whole = func(x, entries, mode, value) if any(entries) else x
     made, extent = _padded(whole, along, int(x.shape[along]), left, right, value or 0)
-    return laid_out(cut(made, {along: extent}), suggested_order(x))
+    return laid_out(cut(made, {along: extent}), suggested_order(x), x)
 
 
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:

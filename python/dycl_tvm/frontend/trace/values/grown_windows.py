@@ -59,7 +59,7 @@ def layer_along(
         if d in t.lengths:
             check_lengths(func, t, d, layer, window, others)
     extents = {d: length_after(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
-    return laid_out(cut(layer(whole, *others), extents), order_after(t, others, in_order))
+    return laid_out(cut(layer(whole, *others), extents), order_after(t, others, in_order), t)
 
 
 def order_after(t: Grown, others: Iterable[torch.Tensor], in_order: bool) -> Order | None:
