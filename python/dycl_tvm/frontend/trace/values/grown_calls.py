@@ -64,6 +64,7 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLING
 from dycl_tvm.frontend.trace.values.grown_pooling import SIZED as POOLS
 from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
@@ -221,6 +222,7 @@ HANDLERS: dict[Any, Handler] = {
     **RESHAPE,
     **LAYERS,
     **IMAGES,
+    **POOLING,
     **ROWS,
     **RECURRENT,
     **BOUND,
