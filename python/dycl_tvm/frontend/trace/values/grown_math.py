@@ -246,9 +246,9 @@ def new_in(result: torch.Tensor, extents: Mapping[int, Extent], known: bool = Tr
 
 
 def as_exact_as(t: Grown, made: torch.Tensor) -> torch.Tensor:
-    """Return what lies in order as surely as another tensor does."""
+    """Return what lies in order as surely as it is known how another tensor lies."""
     if isinstance(made, Grown):
-        made.exact = made.contiguous_ and t.contiguous_ and t.exact
+        made.exact = made.contiguous_ and t.exact
     return made
 
 
@@ -420,7 +420,8 @@ def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
         return refuse_call(func, t, args)
     whole, order = t.unturned()
     if order[-mixed:] != list(range(t.dim_()))[-mixed:]:
-        return as_exact_as(t, new_in(func(t.padded(), *args), t.lengths))
+        made = new_in(func(t.padded(), *args), t.lengths)
+        return as_exact_as(t, made) if t.contiguous_ else made
     return new_in(func(whole, *args).permute(order), t.lengths)  # rows are not put in another order for that
 
 

@@ -75,24 +75,43 @@ def check_lengths(func: Any, t: Grown, along: int, layer: Any, window: Window, o
     least, most = length.bounds
     taken: list[int] = []
     given = [(tuple(o.shape), o.dtype) for o in others]
+    # where there is nothing along another dimension, PyTorch may take what it does not take elsewhere
+    excused = [d for d, n in t.lengths.items() if d != along and n.bounds[0] < 1]
+
+    def at(sizes: dict[int, int]) -> torch.Tensor:
+        shape = [sizes.get(d, size) for d, size in enumerate(t.buffer.shape)]
+        with apart(), plainly():
+            return layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+
     for n in range(max(least, 0), most + 1):
-        shape = [n if d == along else size for d, size in enumerate(t.buffer.shape)]
         try:
-            with apart(), plainly():
-                made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+            made = at({along: n})
         except (RuntimeError, ValueError, IndexError) as raised:
             error = raised
+            excused = [d for d in excused if _takes(at, {along: n, d: 0}, window)]
             continue
         if made.shape[along] != window.of(n):
             refuse_call(func, t)
         if error is not None:
-            fine = functools.reduce(operator.or_, [number(length) == k for k in taken], number(length) >= n)
+            fine = functools.reduce(
+                operator.or_, [*(number(t.lengths[d]) == 0 for d in excused), *(number(length) == k for k in taken)], number(length) >= n
+            )
             require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
         if n > 1:
             return
         taken.append(n)
     if error is not None:  # PyTorch refuses all other lengths, up to the longest
         require(functools.reduce(operator.or_, [number(length) == k for k in taken]) if taken else False, error)
+
+
+def _takes(at: Callable[[dict[int, int]], torch.Tensor], sizes: dict[int, int], window: Window) -> bool:
+    """Whether PyTorch takes a tensor of such sizes, the first of which decides how long the result is."""
+    try:
+        made = at(sizes)
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    along, n = next(iter(sizes.items()))
+    return made.shape[along] == max(window.of(n), 0)
 
 
 def number_at(numbers: Any, at: int) -> int:
