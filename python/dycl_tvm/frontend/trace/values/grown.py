@@ -68,6 +68,8 @@ class Grown(StagedTensor):
         How much there is of each such dimension, in the order of the dimensions.
     order : tuple of int or None
         Its dimensions from the outermost in memory to the innermost, as eager has them; None if they are not known.
+    orders : tuple of tuple of int
+        Where it is not known: those of which it is one, as different kernels of PyTorch's leave their results; without gaps.
     gaps : frozenset of int
         Before which places in that order there may be gaps, as in a part of a tensor. Without any it lies as one that was made anew.
     exact : bool
@@ -79,6 +81,7 @@ class Grown(StagedTensor):
     buffer: TensorType
     lengths: dict[int, Length]
     order: tuple[int, ...] | None = None
+    orders: tuple[tuple[int, ...], ...] = ()
     gaps: frozenset[int] = frozenset()
     exact: bool = False
     below: Length | int | None = None

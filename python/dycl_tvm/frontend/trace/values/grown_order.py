@@ -233,9 +233,10 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
     if isinstance(q, Grown) or q.dim() > 1 or q.dtype != dtype_of(t):
         return refuse_call(func, t)
     left = {q.dim() + d: n for d, n in left_of(row, [along], keepdim).items()}
+    for d in row.lengths:
+        check_not_empty(func, row, 0.5, along, keepdim, along=d)
     if along not in row.lengths:
         return new_in(func(row.padded(), q, dim, keepdim), left)
-    check_not_empty(func, row, 0.5, along, keepdim, along=along)
     values = torch.sort(_last(row, along, False), dim=along, stable=True)[0]
     rank = q.reshape(-1) * to_tensor(number(row.lengths[along]) - 1, q.dtype)
     below = rank.floor()

@@ -7,6 +7,7 @@ off again. A place beyond the length of what it is in is the error of PyTorch's,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import dims_of, equalized_buffers, equalized_in, extent_at, fitted
-from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
@@ -37,14 +38,20 @@ from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 _T = torch.Tensor
 
 
-def check_places(length: Length, index: torch.Tensor, error: Exception, from_end: bool = False) -> None:
-    """Raise at run time what PyTorch raises of places that do not lie in a dimension of a length; some may count from its end."""
+def check_places(length: Length, index: torch.Tensor, error: Exception, from_end: bool = False, unless: Iterable[Length] = ()) -> None:
+    """Raise at run time what PyTorch raises of places that do not lie in a dimension of a length; some may count from its end.
+
+    Nothing is asked where one of other lengths is zero that are given.
+    """
     below = index.below if isinstance(index, Grown) else None
     if below is not None and combine("le", below, length) is True:
         return
     at, there = buffer_of(index), to_tensor(number(length), torch.int64)
     inside = (at >= (-there if from_end else 0)) & (at < there)
-    require(item((inside | ~there_is(index) if isinstance(index, Grown) else inside).all()), error)
+    inside = (inside | ~there_is(index) if isinstance(index, Grown) else inside).all()
+    for n in unless:
+        inside = inside | (to_tensor(number(n), torch.int64) == 0)
+    require(item(inside), error)
 
 
 def _with_room(whole: torch.Tensor, t: torch.Tensor, index: torch.Tensor, dims: list[int], error: Exception) -> torch.Tensor:
@@ -128,15 +135,18 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     if fills and isinstance(source, Grown):
         return refuse_call(func, x, index, source)
     dim = dim % rank_of(x)
-    whole, at, extent = buffer_of(x), buffer_of(index), extent_at(index, 1)
+    whole, at = buffer_of(x), buffer_of(index)
+    extent: Extent = index.length if isinstance(index, Grown) else int(index.shape[0])
+    if not fills:
+        extent = equalized_buffers([index, source], [0, dim])[1]
     if isinstance(x, Grown) and dim in x.lengths:
         error = IndexError("an index is out of range of a dimension whose length is known only at run time")
-        check_places(x.lengths[dim], index, error, from_end=fills)
+        empty = [n for d, n in x.lengths.items() if fills and d != dim and n.bounds[0] < 1]
+        check_places(x.lengths[dim], index, error, from_end=fills, unless=empty)
         at = torch.where(at < 0, at + to_tensor(number(x.lengths[dim]), torch.int64), at)
     elif fills:
         at = from_front(at, int(whole.shape[dim]))
     if not fills:
-        extent = equalized_buffers([index, source], [0, dim])[1]
         (whole, source), _ = equalized_in([x, source], [d for d in dims_of([x, source]) if d != dim])
         at, source = [fitted(t, d, bounds_of(extent)[1]) for t, d in ((at, 0), (source, dim))]
     size = int(whole.shape[dim])

@@ -211,12 +211,18 @@ def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
 
 def _is_in_order(t: Grown, groups: list[tuple[range, range]]) -> bool:
     """Whether eager's result surely lies in order: it is a copy, or a view only where lengths of 1 leave the others in order."""
-    if t.order is None or t.gaps or t.below or not all(1 in (len(own), len(others)) for own, others in groups):
+    if t.order is None and t.orders:
+        return all(order == tuple(range(t.dim_())) or _is_in_order_by(order, t, groups) for order in t.orders)
+    return t.order is not None and not t.gaps and not t.below and _is_in_order_by(t.order, t, groups)
+
+
+def _is_in_order_by(own_order: tuple[int, ...], t: Grown, groups: list[tuple[range, range]]) -> bool:
+    if not all(1 in (len(own), len(others)) for own, others in groups):
         return False
     for count in range(len(t.lengths) + 1):
         for single in itertools.combinations(t.lengths, count):
             sizes = t.buffer.shape
-            order = [d for d in t.order if d not in single and (d in t.lengths or sizes[d] != 1)]
+            order = [d for d in own_order if d not in single and (d in t.lengths or sizes[d] != 1)]
             places = [[order.index(d) for d in own if d in order] for own, _ in groups]
             is_view = all(p == list(range(p[0], p[0] + len(p))) for p in places if p)
             if is_view and order != sorted(order):

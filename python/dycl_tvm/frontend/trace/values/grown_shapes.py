@@ -192,6 +192,7 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
     made: Grown = cut(t.padded().permute(order), {order.index(d): n for d, n in t.lengths.items()})  # type: ignore[assignment]  # it grows
     made.order = None if t.order is None else tuple(map(order.index, t.order))
+    made.orders = tuple([tuple(map(order.index, other)) for other in t.orders])
     made.gaps, made.exact = t.gaps, t.exact
     return made
 
