@@ -108,7 +108,7 @@ def _by_sizes(t: torch.Tensor, sizes: Sequence[Any], dim: int) -> Any:
         low, high = scalars.bounds_of(n) or (0, most)
         room = most - max((scalars.bounds_of(start) or (0, 0))[0], 0)
         extent = extent_of(n, max(low, 0), max(min(high, room), 0))
-        if isinstance(extent, Length) and isinstance(extent.counter.loop, OfTheRun):
+        if isinstance(extent, Length) and extent.counter.base is not None:  # others are known by their counters
             extent = replace(extent, counter=replace(extent.counter, part=(made, k)))
         found.append(_part(t, narrow_at(buffer_of(t), dim, start, bounds_of(extent)[1]), dim, extent))
     return tuple(found)
