@@ -74,6 +74,9 @@ def max_unpool(func: Any, x: torch.Tensor, indices: torch.Tensor, output_size: A
     if rank_of(x) != around + 2 or None in sizes or len(sizes) != around or dims_of([x]) != dims_of([indices]):
         return refuse_call(func, x, indices) if isinstance(x, Grown) else NotImplemented
     (values, places), own = equalized_in([x, indices], dims_of([x, indices]))
+    for d, n in own.items():
+        if d and bounds_of(n)[0] < 1:
+            require(as_number(n) > 0, RuntimeError("max_unpool() of no channels or pixels"))
     rooms = [bounds_of(n)[1] for n in sizes]
     count, left, at = functools.reduce(operator.mul, map(as_number, sizes)), places, torch.zeros((), dtype=torch.int64)
     masks = [valid(n, int(values.shape[d]), rank_of(x), d) for d, n in own.items() if isinstance(n, Length)]
