@@ -188,6 +188,11 @@ def test_infinities_are_where_eager_has_them():
     inputs = [
         (torch.randn(1, 3, h, w), torch.ones(m, n)) for h, w, m, n in [(5, 6, 3, 4), (9, 8, 7, 7), (7, 5, 3, 3), (4, 8, 2, 6), (3, 3, 5, 3)]
     ]
+    for w, n in [(5, 3), (7, 3), (5, 7), (8, 6)]:  # an infinity at each place of a row
+        for at in range(w):
+            row = torch.zeros(1, 3, 4, w)
+            row[..., at] = 2.0
+            inputs.append((row, torch.ones(3, n)))
     check(model, inputs, dynamic_shapes=shapes)
 
 
