@@ -90,6 +90,15 @@ def sum_with_size(func: Any, a: Any, b: Any) -> Any:
     return result
 
 
+def size_divided(func: Any, x: Any, k: Any, *, rounding_mode: Any = None) -> Any:
+    """Divide a length by a number: what is rounded is a length again, though it is a tensor."""
+    result = func(x, k, rounding_mode=rounding_mode)
+    if type(k) is int and k > 0 and rounding_mode in ("floor", "trunc") and is_size(result) and _known(x)[0] >= 0:
+        least, most = _known(x // k)
+        current().get(_Sizes).known[read(result)] = extent_of(x // k, least, most)
+    return result
+
+
 def compared_with_size(func: Any, a: Any, b: Any) -> Any:
     """Compare a tensor of rank 0 with a length that it may be known to be."""
     sizes = [near(a, b), near(b, a)] if is_size(a) or is_size(b) else [None]
@@ -100,6 +109,7 @@ def compared_with_size(func: Any, a: Any, b: Any) -> Any:
 _T = torch.Tensor
 COMPARISONS = {getattr(_T, f"__{name}__"): name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 SUBTRACTIONS = (_T.__sub__, _T.__rsub__, _T.sub, torch.sub)
+DIVISIONS = (torch.div, torch.divide)
 ADDITIONS = (_T.__add__, _T.__radd__, _T.add, torch.add)
 
 

@@ -68,8 +68,12 @@ class Grown(StagedTensor):
         How much there is of each such dimension, in the order of the dimensions.
     order : tuple of int or None
         Its dimensions from the outermost in memory to the innermost, as eager has them; None if they are not known.
+    orders : tuple of tuple of int
+        Where it is not known: those of which it is one, as different kernels of PyTorch's leave their results; without gaps.
     gaps : frozenset of int
         Before which places in that order there may be gaps, as in a part of a tensor. Without any it lies as one that was made anew.
+    exact : bool
+        Whether it surely lies so at lengths of one and none too: PyTorch orders dimensions of one element otherwise in some results.
     below : Length, int or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
@@ -77,7 +81,9 @@ class Grown(StagedTensor):
     buffer: TensorType
     lengths: dict[int, Length]
     order: tuple[int, ...] | None = None
+    orders: tuple[tuple[int, ...], ...] = ()
     gaps: frozenset[int] = frozenset()
+    exact: bool = False
     below: Length | int | None = None
 
     @staticmethod
@@ -227,7 +233,7 @@ def copied_or_itself(t: StagedTensor) -> StagedTensor:
     if isinstance(t, Grown):
         decision = t.decision
         made: StagedTensor = Grown(Storage(value), (), value, t.lengths)
-        made.contiguous_, made.below = True, t.below  # type: ignore[attr-defined]  # it is one that grows
+        made.contiguous_, made.below, made.exact = True, t.below, True  # type: ignore[attr-defined]  # it is one that grows
     else:
         assert t.layouts is not None
         made, decision = fresh(value), t.layouts.decision

@@ -18,11 +18,22 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_leaves, map_tensors, tensors_of
 from dycl_tvm.frontend.trace.values.data_errors import called
-from dycl_tvm.frontend.trace.values.extents import ADDITIONS, COMPARISONS, SUBTRACTIONS, compared_with_size, is_size, sum_with_size
+from dycl_tvm.frontend.trace.values.extents import (
+    ADDITIONS,
+    COMPARISONS,
+    DIVISIONS,
+    SUBTRACTIONS,
+    compared_with_size,
+    is_size,
+    size_divided,
+    sum_with_size,
+)
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_bound import HANDLERS as BOUND
 from dycl_tvm.frontend.trace.values.grown_composed import HANDLERS as COMPOSED
 from dycl_tvm.frontend.trace.values.grown_composed import composed
+from dycl_tvm.frontend.trace.values.grown_diagonals import HANDLERS as DIAGONALS
+from dycl_tvm.frontend.trace.values.grown_diagonals import SIZED as MADE
 from dycl_tvm.frontend.trace.values.grown_images import HANDLERS as IMAGES
 from dycl_tvm.frontend.trace.values.grown_images import SIZED as GRIDS
 from dycl_tvm.frontend.trace.values.grown_layers import HANDLERS as LAYERS
@@ -38,8 +49,9 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     takes,
 )
 from dycl_tvm.frontend.trace.values.grown_measures import HANDLERS as MEASURES
+from dycl_tvm.frontend.trace.values.grown_memory import HANDLERS as MEMORY
 from dycl_tvm.frontend.trace.values.grown_order import HANDLERS as ORDER
-from dycl_tvm.frontend.trace.values.grown_order import topk
+from dycl_tvm.frontend.trace.values.grown_order import repeat, topk
 from dycl_tvm.frontend.trace.values.grown_parts import (
     assigned,
     indexed,
@@ -48,11 +60,11 @@ from dycl_tvm.frontend.trace.values.grown_parts import (
     one_item,
     put_all,
     selected_by,
-    split_up,
     to_list,
     unbind,
 )
 from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
+from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLING
 from dycl_tvm.frontend.trace.values.grown_pooling import SIZED as POOLS
 from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
@@ -72,17 +84,15 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
     pad_plain,
     pad_sequence,
     permute,
-    repeat,
     squeeze,
     stack,
     transpose,
     unsqueeze,
     with_parts,
 )
-from dycl_tvm.frontend.trace.values.indexing import split
+from dycl_tvm.frontend.trace.values.grown_splits import chunk, parts
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
-from dycl_tvm.frontend.trace.values.tensors import view_of
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 
 _T = torch.Tensor
@@ -178,27 +188,10 @@ def _size(func: Any, t: Grown, dim: int | None = None) -> Any:
     return torch.Size(sizes) if dim is None else sizes[dim]
 
 
-def _parts(func: Any, x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
-    """Split along another dimension than that of unknown length, or by numbers of the run."""
-    if isinstance(x, Grown) and dim % x.dim_() not in x.lengths:
-        return _each(x, x.padded().split(sizes, dim))
-    if isinstance(x, Grown) and isinstance(sizes, int):
-        return split_up(x, lambda t: t.split(sizes, dim))
-    return split(x, sizes, dim)
-
-
-def _chunk(func: Any, t: Grown, chunks: int, dim: int = 0) -> Any:
-    return split_up(t, lambda t: t.chunk(chunks, dim)) if dim % t.dim_() in t.lengths else _each(t, t.padded().chunk(chunks, dim))
-
-
 def _where(func: Any, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
         return nonzero(torch.nonzero, args[0], as_tuple=True)
     return elementwise(func, *args, **kwargs) if len(args) + len(kwargs) > 2 else refuse_call(func, *args)
-
-
-def _each(t: Grown, buffers: Any) -> Any:
-    return tuple([view_of(t, cut(b, t.lengths)) for b in buffers])  # type: ignore[arg-type]  # one of staging's
 
 
 def _numel(func: Any, t: Grown) -> Any:
@@ -222,11 +215,14 @@ HANDLERS: dict[Any, Handler] = {
     **ORDER,
     **PLACES,
     **COMPOSED,
+    **DIAGONALS,
+    **MEMORY,
     **MEASURES,
     **PRODUCTS,
     **RESHAPE,
     **LAYERS,
     **IMAGES,
+    **POOLING,
     **ROWS,
     **RECURRENT,
     **BOUND,
@@ -251,8 +247,8 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
     _T.item: one_item,
-    **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), _parts),
-    **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), _chunk),
+    **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), parts),
+    **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), chunk),
     _T.copy_: _copied,
     **dict.fromkeys([_T.fill_, _T.zero_], _filled_with),
     _T.__iter__: iterated,
@@ -272,6 +268,7 @@ HANDLERS: dict[Any, Handler] = {
 #: Functions that take sizes, of tensors that do not grow.
 SIZED: dict[Any, Handler] = {
     **DRAWS,
+    **MADE,
     **POOLS,
     **GRIDS,
     **RESIZE,
@@ -281,10 +278,11 @@ SIZED: dict[Any, Handler] = {
     **dict.fromkeys([torch.ones, torch.zeros, torch.full, torch.empty, _T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty], full),
     **dict.fromkeys([_T.expand, _T.broadcast_to], expand),
     **dict.fromkeys([F.pad, torch._C._nn.pad], pad_plain),
-    _T.repeat: repeat,
+    **dict.fromkeys([_T.repeat, torch.tile, _T.tile], repeat),
 }
 #: Functions of lengths and of tensors of rank 0 that may be computed of lengths.
 _OF_SIZES: dict[Any, Handler] = {
     **dict.fromkeys([*ADDITIONS, *SUBTRACTIONS], sum_with_size),
+    **dict.fromkeys(DIVISIONS, size_divided),
     **dict.fromkeys(COMPARISONS, compared_with_size),
 }

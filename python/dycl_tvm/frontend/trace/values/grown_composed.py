@@ -305,7 +305,9 @@ def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
 
 def _one_hot(t: Tensor, num_classes: Any = -1) -> Tensor:
     if type(num_classes) is not int or num_classes < 1:
-        return refuse_here("one_hot() of as many classes as the largest element says")  # type: ignore[no-any-return]
+        if type(num_classes) is not int and (scalars.bounds_of(t.numel()) or (1, 1))[0] < 1:  # PyTorch takes no elements of some classes
+            return refuse_here("one_hot() of a number of classes known only at run time")  # type: ignore[no-any-return]
+        return one_hot_of_classes(t, num_classes)
     require(item((t < num_classes).all()), RuntimeError("Class values must be smaller than num_classes."))
     require(item((t >= 0).all()), RuntimeError("Class values must be non-negative."))
     return (t[..., None] == torch.arange(num_classes)).to(torch.int64)
@@ -327,9 +329,9 @@ def one_hot_of_classes(t: Tensor, num_classes: Any = -1) -> Tensor:
 
 
 def _prelu(t: Tensor, weight: Tensor) -> Tensor:
-    if weight.numel() != 1:
+    if weight.numel() != 1 and (t.dim() < 2 or type(t.size(1)) is not int):
         return refuse_here("prelu() with a weight for each channel")  # type: ignore[no-any-return]
-    return torch.where(t > 0, t, t * weight.reshape(()))
+    return torch.where(t > 0, t, t * weight.reshape([-1] + [1] * (t.dim() - 2) if weight.numel() != 1 else ()))
 
 
 _BOTH = (torch, _T, torch._C._VariableFunctions)

@@ -69,6 +69,30 @@ def _columns(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 
     return t.permute(0, 1, 4, 5, 2, 3).reshape([batch, channels * sizes[0] * sizes[1], rows * columns])
 
 
+def _fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """``F.fold``: each pixel is the sum of what the windows that reach it have there, added up along one dimension after the other."""
+    sizes, apart, pads, steps = [n if isinstance(n, (tuple, list)) else (n, n) for n in (kernel_size, dilation, padding, stride)]
+    plain = all(len(n) == 2 and type(n[0]) is type(n[1]) is int for n in (sizes, apart, pads, steps))
+    if input.dim() != 3 or not plain or not isinstance(output_size, (tuple, list)) or type(input.size(1)) is not int:
+        return refuse_here("fold() with such arguments")  # type: ignore[no-any-return]
+    if input.size(1) % (sizes[0] * sizes[1]):
+        return refuse_here("fold() of columns that are no windows")  # type: ignore[no-any-return]
+    counts = [(n + 2 * pads[k] - apart[k] * (sizes[k] - 1) - 1) // steps[k] + 1 for k, n in enumerate(output_size)]
+    for count in counts:
+        if (scalars.bounds_of(count) or (0, 0))[0] < 1:
+            require(count > 0, RuntimeError("fold() of no windows"))
+    t = input.reshape([input.size(0), input.size(1) // (sizes[0] * sizes[1]), *sizes, *counts])
+    for k, (size, count) in enumerate(zip(output_size, counts)):
+        made: Any = 0
+        for i in range(sizes[k]):
+            at = torch.arange(size) + (pads[k] - i * apart[k])
+            inside = (at % steps[k] == 0) & (at >= 0) & (at < steps[k] * count)
+            part = t.select(2, i).index_select(3, torch.where(inside, at // steps[k], 0))
+            made = made + torch.where(inside if k else inside.unsqueeze(1), part, torch.zeros((), dtype=part.dtype))
+        t = made
+    return t
+
+
 # -- between pixels --------------------------------------------------------------------------------------------------------------
 def _affine_grid(theta: Tensor, size: Any, align_corners: Any = None) -> Tensor:
     if len(size) != 4 or theta.dim() != 3 or type(align_corners) not in (bool, type(None)):
@@ -145,6 +169,7 @@ HANDLERS: dict[Any, Handler] = {
     torch.pixel_unshuffle: composed(_pixel_unshuffle),
     torch.channel_shuffle: composed(_channel_shuffle),
     F.unfold: composed(_columns),
+    F.fold: composed(_fold),
     F.affine_grid: composed(_affine_grid),
     F.grid_sample: grid_sample,
 }

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
     count_in,
@@ -27,7 +29,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import bounded, cut_anew, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_shapes import bounded, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.grown_windows import Window, check_lengths, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -95,9 +97,8 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
     first = t.dim_() - around
     if not (batched or first == 1) or any(d < first and not (d == 0 and batched) for d in t.lengths):
         return refuse_call(func, t)
-    if list(t.lengths) == [0]:
-        return new(layer(t.padded(), *others), 0, t.length)
-    return layer_along(func, t, layer, {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}, *others)
+    windows = {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}
+    return layer_along(func, t, layer, windows, *others, in_order=batched and around == 1)  # which PyTorch puts in order before
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _padded_by_numbers(func: Any, t: Grown, along: int, left: Any, right: Any, m
     total = as_number(length) + left + right
     extent = extent_of(total, *bounded(total))
     made = _read(t.padded(), along, bounds_of(extent)[1], left, length, mode)
-    return cut_anew(made, {**t.lengths, along: extent}, True)
+    return laid_out(cut(made, {**t.lengths, along: extent}), t.order if t.contiguous_ else None, t)
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------------------
@@ -242,8 +243,13 @@ def _normalised(func: Any, t: Grown, groups: int, weight: Any, bias: Any, eps: f
 
 
 def gated(func: Any, t: Grown, dim: int = -1) -> Any:
-    """``F.glu`` along another dimension."""
-    return refuse_call(func, t) if dim % t.dim_() in t.lengths else new_in(func(t.padded(), dim), t.lengths, t.contiguous_)
+    """``F.glu``: one half of a dimension multiplied with the other half, as a gate."""
+    if dim % t.dim_() not in t.lengths:
+        return new_in(func(t.padded(), dim), t.lengths, t.contiguous_)
+    with current().functions:
+        half = t.size(dim) // 2
+        require(t.size(dim) % 2 == 0, RuntimeError("Halving dimension must be even, but a dimension has a size that is not"))
+        return t.narrow(dim, 0, half) * t.narrow(dim, half, half).sigmoid()
 
 
 # -- random numbers --------------------------------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ def _moved(operator: Any, x: torch.Tensor, shape: Sequence[int], *args: Any) -> 
     return torch.view_as_complex(dispatch(operator, (parts, *args), {}).reshape([*shape, 2]))
 
 
+def there_is(t: Grown) -> torch.Tensor:
+    """Return which elements of a buffer there are: a mask that broadcasts to it."""
+    return functools.reduce(operator.and_, [valid(n, t.buffer.shape[d], t.dim_(), d) for d, n in t.lengths.items()])
+
+
 def filled(t: Grown, fill: Any, dims: Collection[int] | None = None) -> torch.Tensor:
     """Return the buffer of a tensor, with a number in the place of what there is not: of all lengths, or of those of some dimensions."""
     whole: torch.Tensor = t.padded()
@@ -146,6 +151,7 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
     made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(_is_in_order, tensors)))
+    made.exact = made.contiguous_ and isinstance(tensors[0], Grown) and tensors[0].exact and _is_of_shape(tensors[0], made)
     if form is None and not made.contiguous_:
         made.order = _order_of(func, args, tensors, made)
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
@@ -159,6 +165,11 @@ def _is_in_order(t: torch.Tensor) -> bool:
         return t.order == tuple(range(t.dim_()))
     rows = [[n for n, size in zip(strides, t.shape) if size > 1 and n] for strides in strides_of(t)]
     return all(row == sorted(row, reverse=True) for row in rows)
+
+
+def _is_of_shape(t: Grown, made: Grown) -> bool:
+    alike = t.buffer.shape == made.buffer.shape and t.lengths.keys() == made.lengths.keys()
+    return alike and all(is_same(n, made.lengths[d]) for d, n in t.lengths.items())
 
 
 def _order_of(func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Grown) -> tuple[int, ...] | None:
@@ -231,6 +242,13 @@ def new_in(result: torch.Tensor, extents: Mapping[int, Extent], known: bool = Tr
         return result
     made = cut(result, lengths)
     made.contiguous_ = known  # type: ignore[attr-defined]  # it grows
+    return made
+
+
+def as_exact_as(t: Grown, made: torch.Tensor) -> torch.Tensor:
+    """Return what lies in order as surely as it is known how another tensor lies."""
+    if isinstance(made, Grown):
+        made.exact = made.contiguous_ and t.exact
     return made
 
 
@@ -402,7 +420,8 @@ def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
         return refuse_call(func, t, args)
     whole, order = t.unturned()
     if order[-mixed:] != list(range(t.dim_()))[-mixed:]:
-        return new_in(func(t.padded(), *args), t.lengths)
+        made = new_in(func(t.padded(), *args), t.lengths)
+        return as_exact_as(t, made) if t.contiguous_ else made
     return new_in(func(whole, *args).permute(order), t.lengths)  # rows are not put in another order for that
 
 

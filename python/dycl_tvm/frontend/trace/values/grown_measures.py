@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.aligned import equalized
+from dycl_tvm.frontend.trace.values.aligned import dims_of, equalized_buffers, fitted
+from dycl_tvm.frontend.trace.values.extents import bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, elementwise, filled, masked, new, new_in, refuse_call
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, elementwise, filled, masked, new_in, refuse_call
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -49,18 +50,17 @@ def _classes(func: Any, x: Tensor, target: Tensor, weight: Any = None, reduction
     of_class = rank_of(x) > 1
     if isinstance(weight, Grown) or is_symbolic(ignored) or dtype_of(target).is_floating_point or rank_of(target) != rank_of(x) - of_class:
         return refuse_call(func, x, target, weight)
-    found = x if isinstance(x, Grown) else target
-    assert isinstance(found, Grown)
-    in_target = found.along - (1 if found is x and found.along > 1 else 0)
-    in_input = in_target + (1 if in_target else 0)
-    if not of_class or (isinstance(x, Grown) and x.along == 1) or (isinstance(target, Grown) and target.along != in_target):
+    if not of_class or (isinstance(x, Grown) and 1 in x.lengths):
         return refuse_call(func, x, target)
-    (rows, classes), length = equalized([x, target], [in_input, in_target], ValueError)
-    if not isinstance(length, Length):
-        return func(rows, classes, weight, reduction, *args, **kwargs)
-    rows, classes = masked(rows, in_input, length, 0), masked(classes, in_target, length, ignored)
+    rows, classes, lengths = buffer_of(x), buffer_of(target), {}
+    for d in sorted({d - (d > 1) for d in dims_of([x])} | set(dims_of([target]))):
+        within = d + (d > 0)  # classes are the second dimension of the input
+        length = equalized_buffers([x, target], [within, d], RuntimeError if d else ValueError)[1]
+        rows, classes = fitted(rows, within, bounds_of(length)[1]), fitted(classes, d, bounds_of(length)[1])
+        if isinstance(length, Length):
+            rows, classes, lengths[d] = masked(rows, within, length, 0), masked(classes, d, length, ignored), length
     made = func(rows, classes, weight, reduction, *args, **kwargs)
-    return new(made, in_target, length) if reduction == _NONE else made
+    return new_in(made, lengths) if reduction == _NONE else made
 
 
 # -- statistics -----------------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import equalized
+from dycl_tvm.frontend.trace.values.aligned import equalized, fitted
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, largest_of
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of, is_number_of_run, largest_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
@@ -34,10 +34,11 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     reduction,
     refuse_call,
+    there_is,
     valid,
 )
 from dycl_tvm.frontend.trace.values.grown_rules import named
-from dycl_tvm.frontend.trace.values.grown_shapes import cat, cut_anew, length_of_size, most_of
+from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size, most_of
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
@@ -132,16 +133,16 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
     if not along:
         with current().functions:
             return t.reshape(-1).roll(by, 0).view(t.size())
-    if len(by) != len(along) or not all(type(n) is int for n in by):
+    if len(by) != len(along) or not all(type(n) is int or is_number_of_run(n) for n in by):
         return refuse_call(func, t)
     whole: torch.Tensor = t.padded()
     for shift, dim in zip(by, along):
         along = dim % t.dim_()
-        if along not in t.lengths:
+        if along not in t.lengths and type(shift) is int:
             whole = whole.roll(shift, dim)
         elif size := int(whole.shape[along]):
-            source = (torch.arange(size) - shift) % to_tensor(number(t.lengths[along]), torch.int64).clamp(min=1)
-            whole = whole.index_select(along, source)
+            there = to_tensor(as_number(t.lengths.get(along, size)), torch.int64).clamp(min=1)
+            whole = whole.index_select(along, (torch.arange(size) - to_tensor(shift, torch.int64)) % there)
     return new_in(whole.clone() if whole is t else whole, t.lengths)
 
 
@@ -226,24 +227,25 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
         return refuse_call(func, t)
     row = _lone(t) if dim is None else t
     along = 0 if dim is None else dim % t.dim_()
-    if not isinstance(row, Grown) or type(along) is not int:
+    if not isinstance(row, Grown):
         return refuse_call(func, t)
     q = q if isinstance(q, torch.Tensor) else to_tensor(q, dtype_of(t))
     if isinstance(q, Grown) or q.dim() > 1 or q.dtype != dtype_of(t):
         return refuse_call(func, t)
-    if along != row.along:
-        made = func(row.padded(), q, dim, keepdim)
-        return new(made, q.dim() + row.along - (not keepdim and along < row.along), row.length)
-    check_not_empty(func, t, q if type(q) is float else 0.5, dim, keepdim)
-    values = torch.sort(_last(row, row.along, False), dim=along, stable=True)[0]
-    rank = q.reshape(-1) * to_tensor(number(row.length) - 1, q.dtype)
+    left = {q.dim() + d: n for d, n in left_of(row, [along], keepdim).items()}
+    for d in row.lengths:
+        check_not_empty(func, row, 0.5, along, keepdim, along=d)
+    if along not in row.lengths:
+        return new_in(func(row.padded(), q, dim, keepdim), left)
+    values = torch.sort(_last(row, along, False), dim=along, stable=True)[0]
+    rank = q.reshape(-1) * to_tensor(number(row.lengths[along]) - 1, q.dtype)
     below = rank.floor()
     size = max(int(values.shape[along]) - 1, 0)
     low, high = [values.index_select(along, at.to(torch.int64).clamp(0, size)).movedim(along, -1) for at in (below, rank.ceil())]
-    none = masked(row.padded(), along, row.length, 0).isnan().any(along).unsqueeze(-1)
+    none = filled(row, 0, [along]).isnan().any(along).unsqueeze(-1)
     made = torch.where(none, torch.full((), math.nan, dtype=values.dtype), torch.lerp(low, high, rank - below)).movedim(-1, 0)
     made = made.unsqueeze(along + 1) if keepdim else made
-    return (made if q.dim() else made.squeeze(0)).clone()
+    return new_in((made if q.dim() else made.squeeze(0)).clone(), left)
 
 
 def searchsorted(
@@ -265,7 +267,7 @@ def searchsorted(
         going = low < high
         low, high = torch.where(going & ~found, middle + 1, low), torch.where(going & found, middle, high)
     made = low.to(torch.int32) if out_int32 else low
-    return new(made, input.along, input.length) if isinstance(input, Grown) else made
+    return new_in(made, input.lengths) if isinstance(input, Grown) else made
 
 
 def bucketize(func: Any, input: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -278,17 +280,17 @@ def isin(func: Any, elements: Any, test_elements: Any, *, assume_unique: bool = 
     a, b = [t if isinstance(t, torch.Tensor) else torch.tensor(t) for t in (elements, test_elements)]
     equal = buffer_of(a).unsqueeze(-1) == buffer_of(b).reshape(-1)
     if isinstance(b, Grown):
-        equal = equal & valid(b.length, b.buffer.shape[b.along], b.dim_(), b.along).expand(b.buffer.shape).reshape(-1)
+        equal = equal & there_is(b).expand(b.buffer.shape).reshape(-1)
     found = equal.any(-1)
     found = ~found if invert else found
-    return new(found, a.along, a.length) if isinstance(a, Grown) else found
+    return new_in(found, a.lengths) if isinstance(a, Grown) else found
 
 
 def histc(func: Any, t: Grown, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Count elements in bins, which NaN is in none of."""
     if not (type(min) in (int, float) and type(max) in (int, float) and min < max) or not t.is_floating():
         return refuse_call(func, t)
-    return func(masked(t.padded(), t.along, t.length, math.nan), bins, min, max)
+    return func(filled(t, math.nan), bins, min, max)
 
 
 def unfold(func: Any, t: Grown, dimension: int, size: int, step: int) -> Any:
@@ -311,7 +313,9 @@ def unique(
     func: Any, x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     """Return the different elements in order, where each element went, and how many there are of each."""
-    if dim is not None or sorted is not True or (isinstance(x, Grown) and x.dim_() != 1) or dtype_of(x).is_complex:
+    if isinstance(x, Grown) and x.dim_() > 1 and dim is None:
+        return _of_row(func, x, sorted, return_inverse, return_counts)
+    if dim is not None or sorted is not True or dtype_of(x).is_complex:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     row = _last(x, 0, False) if isinstance(x, Grown) else x.reshape(-1)
     if not row.shape[0]:
@@ -324,10 +328,19 @@ def unique_consecutive(func: Any, x: torch.Tensor, return_inverse: bool = False,
     """Return one of each run of equal elements, in which run each element is, and how many there are in each."""
     if dim is not None and rank_of(x) == 1:
         dim = None if dim in (0, -1) else dim
-    if dim is not None or (isinstance(x, Grown) and x.dim_() != 1):
+    if isinstance(x, Grown) and x.dim_() > 1 and dim is None:
+        return _of_row(func, x, return_inverse, return_counts)
+    if dim is not None:
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
     row = buffer_of(x).reshape(-1)
     return _groups(func, x, row, None, return_inverse, return_counts) if row.shape[0] else NotImplemented
+
+
+def _of_row(func: Any, x: Grown, *flags: Any) -> Any:
+    """Return the different elements of all that there are, in their order; where each of them went has their shape."""
+    with current().functions:
+        found = func(x.reshape(-1), *flags)
+        return (found[0], found[1].view(x.size()), *found[2:]) if flags[-2] else found
 
 
 def _groups(func: Any, x: torch.Tensor, row: torch.Tensor, source: torch.Tensor | None, return_inverse: bool, return_counts: bool) -> Any:
@@ -381,25 +394,53 @@ def bincount(func: Any, input: torch.Tensor, weights: torch.Tensor | None = None
     return new(made, 0, size) if isinstance(size, Length) else made
 
 
-def repeat(func: Any, t: Grown, *sizes: Any) -> Any:
-    """Repeat the whole: along dimensions of unknown length it is joined with itself."""
+def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
+    """Repeat the whole along each dimension, as often as a number says that may be known only at run time."""
     wanted = flat(sizes)
-    more = len(wanted) - t.dim_()
-    lengths = {d + more: n for d, n in t.lengths.items()}
-    if more < 0 or not all(type(n) is int for n in wanted) or any(wanted[d] < 1 for d in lengths):
-        return refuse_call(func, t)
-    made: Any = new_in(t.padded().repeat([1 if d in lengths else n for d, n in enumerate(wanted)]), lengths, True)
-    for d in lengths:
-        made = made if wanted[d] == 1 else cat(torch.cat, [made] * wanted[d], d)
-    return made
+    if func not in _REPEAT:  # the one that takes fewer
+        wanted = [1] * (rank_of(x) - len(wanted)) + wanted
+    more = len(wanted) - rank_of(x)
+    if more < 0 or not all(type(n) is int or is_number_of_run(n) for n in wanted):
+        return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
+    own = {d + more: n for d, n in x.lengths.items()} if isinstance(x, Grown) else {}
+    if not own and not any(map(is_symbolic, wanted)):
+        return NotImplemented
+    plain = [n if type(n) is int and d not in own else 1 for d, n in enumerate(wanted)]
+    whole = buffer_of(x).repeat(plain)
+    extents: dict[int, Extent] = dict(own)
+    for d, times in enumerate(wanted):
+        if type(times) is int and (d not in own or times == 1):
+            continue
+        there = own.get(d, int(whole.shape[d]))
+        extents[d] = total = _times(there, times)
+        room = most_of(total) if isinstance(total, Length) else total
+        if not whole.shape[d] or not room:
+            whole = fitted(whole, d, room)
+            continue
+        at = torch.arange(room) % to_tensor(as_number(there), torch.int64).clamp(min=1)
+        whole = whole.index_select(d, at)
+    return new_in(whole, extents)
+
+
+def _times(length: Extent, times: Any) -> Extent:
+    """Return a length as often as a number says, which is not negative."""
+    of = length_of_size(times) if is_symbolic(times) else times
+    known = combine("mul", length, of) if isinstance(of, int) or isinstance(length, int) else None
+    if known is not None:
+        return known  # type: ignore[return-value]  # a product is a length
+    made = as_number(length) * as_number(of)
+    return length_of_size(made) if is_symbolic(made) else made  # type: ignore[no-any-return]
 
 
 def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
     """Repeat each element or row: as often as a number says, or each as often as its element of a tensor says."""
-    if scalars.is_symbolic(repeats) and not isinstance(x, Grown):
+    if is_symbolic(repeats) and not isinstance(x, Grown):
         repeats = to_tensor(repeats, torch.int64).expand(x.numel() if dim is None else x.shape[dim])
     if isinstance(repeats, torch.Tensor):
         return _repeated(func, x, repeats, dim, output_size)
+    if isinstance(x, Grown) and dim is None and x.dim_() > 1:
+        with current().functions:
+            return x.reshape(-1).repeat_interleave(repeats)
     return _all_repeated(func, x, repeats, dim) if isinstance(x, Grown) else NotImplemented
 
 
@@ -433,11 +474,15 @@ def _repeated(func: Any, x: torch.Tensor, repeats: torch.Tensor, dim: Any, outpu
 
 
 def _all_repeated(func: Any, t: Grown, repeats: Any, dim: Any) -> Any:
-    if type(repeats) is not int or repeats < 1 or (dim is None and t.dim_() > 1):
+    if not (type(repeats) is int and repeats > 0) and not is_number_of_run(repeats):
         return refuse_call(func, t)
-    dim = 0 if dim is None else dim % t.dim_()
-    lengths = {d: combine("mul", n, repeats) if d == dim else n for d, n in t.lengths.items()}
-    return new_in(t.padded().repeat_interleave(repeats, dim), lengths)  # type: ignore[arg-type]  # products are lengths
+    dim, whole = 0 if dim is None else dim % t.dim_(), t.padded()
+    own = t.lengths.get(dim, int(whole.shape[dim]))
+    total = _times(own, repeats)
+    room = most_of(total) if isinstance(total, Length) else total
+    source = (torch.arange(room) // to_tensor(repeats, torch.int64).clamp(min=1)).clamp(max=int(whole.shape[dim]) - 1)
+    made = whole.index_select(dim, source) if room and whole.shape[dim] else fitted(whole, dim, room)
+    return new_in(made, {**t.lengths, dim: total})
 
 
 # -- measures -------------------------------------------------------------------------------------------------------------
@@ -510,6 +555,7 @@ def spread(func: Any, t: Grown, dim: Any = None, unbiased: Any = None, keepdim: 
 
 
 _POSITIONS = (torch.argsort, _T.argsort)
+_REPEAT = (_T.repeat,)
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.flip, _T.flip], flip),
     **dict.fromkeys([torch.sort, _T.sort, *_POSITIONS], sort),

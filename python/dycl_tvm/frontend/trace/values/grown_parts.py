@@ -109,6 +109,7 @@ def part_of(func: Any, t: Grown, index: Any) -> Any:
         if all(entries[i] == slice(None) for i in at if type(entries[i]) is slice) and plain:
             made.below = t.below if all(type(entries[i]) is slice for i in at) else None
         made.order, made.gaps = _order_after(t, entries)
+        made.exact = t.exact
     return _as_part(t, made, around, dims)
 
 
@@ -242,22 +243,22 @@ def one_item(func: Any, t: Grown) -> Any:
 
 
 # -- items, one by one: how many there are is decided, so each number of them is a path of its own ---------------------------------
-def _settled(t: Grown) -> torch.Tensor:
-    return t.padded().narrow(t.along, 0, decided_length(t, t.along))
+def _settled(t: Grown, dim: int) -> torch.Tensor:
+    """Return the tensor with a plain size in the place of the length of a dimension."""
+    part = t.padded().narrow(dim, 0, decided_length(t, dim))
+    return cut(part, {d: n for d, n in t.lengths.items() if d != dim})
 
 
-def split_up(t: Grown, parts: Callable[[torch.Tensor], Any]) -> Any:
-    """Return as many parts as follow from the length."""
-    return parts(_settled(t))
+def split_up(t: Grown, dim: int, parts: Callable[[torch.Tensor], Any]) -> Any:
+    """Return as many parts as follow from the length of a dimension."""
+    return parts(_settled(t, dim))
 
 
 def unbind(func: Any, t: Grown, dim: int = 0) -> Any:
     dim = dim % t.dim_()
-    if dim in t.lengths and len(t.lengths) == 1:
-        return _settled(t).unbind(dim)
     if dim in t.lengths:
-        part = cut(t.padded().narrow(dim, 0, decided_length(t, dim)), {d: n for d, n in t.lengths.items() if d != dim})
-        return unbind(func, part, dim)  # type: ignore[arg-type]  # it has lengths
+        part = _settled(t, dim)
+        return unbind(func, part, dim) if isinstance(part, Grown) else part.unbind(dim)
     return tuple([part_of(func, t, (*[slice(None)] * dim, i)) for i in range(t.buffer.shape[dim])])
 
 
@@ -266,7 +267,7 @@ def iterated(func: Any, t: Grown) -> Any:
 
 
 def to_list(func: Any, t: Grown) -> Any:
-    return _listed(_settled(t))
+    return _listed(_settled(t, t.along))
 
 
 def _listed(t: torch.Tensor) -> Any:

@@ -7,16 +7,27 @@ off again. A place beyond the length of what it is in is the error of PyTorch's,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
-from dycl_tvm.frontend.trace.values.aligned import equalized, extent_at, fitted
-from dycl_tvm.frontend.trace.values.extents import as_number
+from dycl_tvm.frontend.trace.values.aligned import dims_of, equalized_buffers, equalized_in, extent_at, fitted
+from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, filled, masked, new, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import (
+    Handler,
+    buffer_of,
+    dtype_of,
+    filled,
+    masked,
+    new_in,
+    refuse_call,
+    there_is,
+    valid,
+)
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.grown_shapes import grown_or_plain
 from dycl_tvm.frontend.trace.values.indices import require
@@ -27,16 +38,20 @@ from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 _T = torch.Tensor
 
 
-def check_places(length: Length, index: torch.Tensor, error: Exception, from_end: bool = False) -> None:
-    """Raise at run time what PyTorch raises of places that do not lie in a dimension of a length; some may count from its end."""
+def check_places(length: Length, index: torch.Tensor, error: Exception, from_end: bool = False, unless: Iterable[Length] = ()) -> None:
+    """Raise at run time what PyTorch raises of places that do not lie in a dimension of a length; some may count from its end.
+
+    Nothing is asked where one of other lengths is zero that are given.
+    """
     below = index.below if isinstance(index, Grown) else None
     if below is not None and combine("le", below, length) is True:
         return
     at, there = buffer_of(index), to_tensor(number(length), torch.int64)
     inside = (at >= (-there if from_end else 0)) & (at < there)
-    for d, n in index.lengths.items() if isinstance(index, Grown) else ():
-        inside = inside | ~valid(n, at.shape[d], at.dim(), d)
-    require(item(inside.all()), error)
+    inside = (inside | ~there_is(index) if isinstance(index, Grown) else inside).all()
+    for n in unless:
+        inside = inside | (to_tensor(number(n), torch.int64) == 0)
+    require(item(inside), error)
 
 
 def _with_room(whole: torch.Tensor, t: torch.Tensor, index: torch.Tensor, dims: list[int], error: Exception) -> torch.Tensor:
@@ -77,11 +92,11 @@ def gather(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, sparse_gra
     return new_in(made, index.lengths) if isinstance(index, Grown) else made
 
 
-def _spare(whole: torch.Tensor, dim: int, at: torch.Tensor, along: int, length: Length) -> tuple[torch.Tensor, torch.Tensor]:
+def _spare(whole: torch.Tensor, dim: int, at: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor with one more row behind it, and places, of which those that there are not lead there, and no others do."""
     more, size = list(whole.shape), int(whole.shape[dim])
     more[dim] = 1
-    at = masked(torch.where(at < size, at, at + 1), along, length, size)
+    at = torch.where(there, torch.where(at < size, at, at + 1), torch.full((), size, dtype=at.dtype))
     return torch.cat([whole, torch.zeros(more, dtype=whole.dtype)], dim), at
 
 
@@ -92,12 +107,11 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
         return refuse_call(func, x, index, src)
     dim, whole, at = dim % rank, buffer_of(x), buffer_of(index)
     shape = whole.shape
-    if isinstance(x, Grown) and x.along == dim:
-        check_places(
-            x.length, index, RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time")
-        )
+    if isinstance(x, Grown) and dim in x.lengths:
+        error = RuntimeError("an index of scatter() is out of bounds of a dimension whose length is known only at run time")
+        check_places(x.lengths[dim], index, error)
     if isinstance(index, Grown):
-        whole, at = _spare(whole, dim, at, index.along, index.length)
+        whole, at = _spare(whole, dim, at, there_is(index))
     if isinstance(src, torch.Tensor) and rank_of(src):
         src = _with_room(buffer_of(src), src, index, list(range(rank)), _longer(func))
     whole = _with_room(whole, x, index, [d for d in range(rank) if d != dim], _longer(func))
@@ -105,7 +119,7 @@ def scatter(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any,
     for d in range(rank):
         made = made.narrow(d, 0, int(shape[d])) if made.shape[d] > shape[d] else made
     made = made.clone(memory_format=torch.contiguous_format)
-    return new(made, x.along, x.length) if isinstance(x, Grown) else made
+    return new_in(made, x.lengths) if isinstance(x, Grown) else made
 
 
 def _row_of(index: torch.Tensor) -> torch.Tensor:
@@ -118,28 +132,32 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
     index, fills = _row_of(index), func in (torch.index_fill, _T.index_fill)
     if type(dim) is not int or rank_of(index) != 1 or not rank_of(x) or not (fills or rank_of(source) == rank_of(x)):
         return refuse_call(func, x, index, source)
-    dim = dim % rank_of(x)
-    whole, at, length = buffer_of(x), buffer_of(index), index.length if isinstance(index, Grown) else int(index.shape[0])
-    if isinstance(x, Grown) and x.along == dim:
-        error = IndexError("an index is out of range of a dimension whose length is known only at run time")
-        check_places(x.length, index, error, from_end=fills)
-        at = torch.where(at < 0, at + to_tensor(number(x.length), torch.int64), at)
-    elif isinstance(x, Grown) and (isinstance(index, Grown) or (not fills and (not isinstance(source, Grown) or source.along != x.along))):
+    if fills and isinstance(source, Grown):
         return refuse_call(func, x, index, source)
+    dim = dim % rank_of(x)
+    whole, at = buffer_of(x), buffer_of(index)
+    extent: Extent = index.length if isinstance(index, Grown) else int(index.shape[0])
+    if not fills:
+        extent = equalized_buffers([index, source], [0, dim])[1]
+    if isinstance(x, Grown) and dim in x.lengths:
+        error = IndexError("an index is out of range of a dimension whose length is known only at run time")
+        empty = [n for d, n in x.lengths.items() if fills and d != dim and n.bounds[0] < 1]
+        check_places(x.lengths[dim], index, error, from_end=fills, unless=empty)
+        at = torch.where(at < 0, at + to_tensor(number(x.lengths[dim]), torch.int64), at)
     elif fills:
         at = from_front(at, int(whole.shape[dim]))
-    across = isinstance(x, Grown) and x.along != dim
-    if isinstance(source, Grown) and not across and (fills or source.along != dim):
-        return refuse_call(func, x, index, source)
-    if across and not fills:
-        (whole, source), _ = equalized([x, source], [x.along, x.along])  # type: ignore[attr-defined]  # it has one
-    elif not fills:
-        (at, source), length = equalized([new(at, 0, length) if isinstance(length, Length) else at, source], [0, dim])
+    if not fills:
+        (whole, source), _ = equalized_in([x, source], [d for d in dims_of([x, source]) if d != dim])
+        at, source = [fitted(t, d, bounds_of(extent)[1]) for t, d in ((at, 0), (source, dim))]
     size = int(whole.shape[dim])
-    if isinstance(length, Length):
-        whole, at = _spare(whole, dim, at, 0, length)
+    if isinstance(extent, Length):
+        whole, at = _spare(whole, dim, at, valid(extent, int(at.shape[0]), 1, 0))
     made = func(whole, dim, at, source, *args, **kwargs).narrow(dim, 0, size).clone()
-    return new(made, x.along, x.length) if isinstance(x, Grown) else made
+    if not isinstance(x, Grown):
+        return made
+    for d in x.lengths:
+        made = fitted(made, d, x.buffer.shape[d])
+    return new_in(made, x.lengths)
 
 
 def _out_of_range(x: Grown, dim: int) -> Exception:

@@ -16,31 +16,81 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
+from dycl_tvm.frontend.trace.values.aligned import dims_of, equalized_in, extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, is_contiguous, mean, refuse_call
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, extreme, mean, refuse_call, valid
 from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
 from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
-from dycl_tvm.frontend.trace.values.recorder import to_tensor
+from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
 
 def max_pool(
-    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False, **indices: Any
+    func: Any,
+    t: Grown,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: Any = False,
+    return_indices: Any = False,
 ) -> Any:
-    """Take the largest of neighbours."""
-    if type(ceil_mode) is not bool or any(indices.values()) or not t.is_floating():
+    """Take the largest of neighbours, and where they are if the function gives that too."""
+    places = func in _WITH_PLACES
+    if type(ceil_mode) is not bool or bool(return_indices) != places or not t.is_floating():
         return refuse_call(func, t)
     if _is_whole(func, t, kernel_size, padding, dilation):
-        return _largest(t, _around(func, t))
+        return refuse_call(func, t) if places else _largest(t, _around(func, t))
 
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        return func(x, kernel_size, stride, padding, dilation, ceil_mode)  # type: ignore[no-any-return]
+    def of(part: int | None) -> torch.Tensor:
+        def layer(x: torch.Tensor) -> torch.Tensor:
+            made = func(x, kernel_size, stride, padding, dilation, ceil_mode)
+            return made if part is None else made[part]  # type: ignore[no-any-return]
 
-    return _pooled(func, t, layer, kernel_size, stride, padding, dilation, ceil_mode, -math.inf)
+        return _pooled(func, t, layer, kernel_size, stride, padding, dilation, ceil_mode, -math.inf)  # type: ignore[no-any-return]
+
+    return (of(0), _of_what_there_is(of(1), t, _around(func, t))) if places else of(None)
+
+
+def _of_what_there_is(places: torch.Tensor, t: Grown, around: range) -> torch.Tensor:
+    """Return places in an image for places in its buffer."""
+    left, made, step = buffer_of(places), torch.zeros((), dtype=torch.int64), torch.ones((), dtype=torch.int64)
+    for d in reversed(around):
+        room = int(t.buffer.shape[d])
+        made, left = made + left % room * step, left // room
+        step = step * to_tensor(as_number(t.lengths.get(d, room)), torch.int64)
+    return laid_out(cut(made, places.lengths if isinstance(places, Grown) else {}), suggested_order(t), t)
+
+
+def max_unpool(func: Any, x: torch.Tensor, indices: torch.Tensor, output_size: Any, *rest: Any) -> Any:
+    """Put elements at places of an image of zeros, where ``max_pool`` found them."""
+    around = _UNPOOLED[func]
+    sizes = [length_of_size(n) if is_symbolic(n) else n for n in output_size]
+    if rank_of(x) != around + 2 or None in sizes or len(sizes) != around or dims_of([x]) != dims_of([indices]):
+        return refuse_call(func, x, indices) if isinstance(x, Grown) else NotImplemented
+    (values, places), own = equalized_in([x, indices], dims_of([x, indices]))
+    for d, n in own.items():
+        if d and bounds_of(n)[0] < 1:
+            require(as_number(n) > 0, RuntimeError("max_unpool() of no channels or pixels"))
+    rooms = [bounds_of(n)[1] for n in sizes]
+    count, left, at = functools.reduce(operator.mul, map(as_number, sizes)), places, torch.zeros((), dtype=torch.int64)
+    masks = [valid(n, int(values.shape[d]), rank_of(x), d) for d, n in own.items() if isinstance(n, Length)]
+    there = functools.reduce(operator.and_, masks, torch.ones((), dtype=torch.bool))
+    fine = (places >= 0) & (places < to_tensor(count, torch.int64))
+    require(item((fine | ~there).all()), RuntimeError("max_unpool() to an invalid place"))
+    for k in reversed(range(around)):
+        size = to_tensor(as_number(sizes[k]), torch.int64).clamp(min=1)
+        at, left = at + left % size * math.prod(rooms[k + 1 :]), left // size
+    batch = [int(n) for n in values.shape[:2]]
+    at = torch.where(there, at, math.prod(rooms)).reshape([*batch, -1])
+    whole = torch.zeros([*batch, math.prod(rooms) + 1], dtype=values.dtype).scatter(2, at, values.reshape([*batch, -1]))
+    extents = {**{d: n for d, n in own.items() if d < 2}, **{2 + k: n for k, n in enumerate(sizes)}}
+    return cut_anew(whole[:, :, : math.prod(rooms)].reshape([*batch, *rooms]), extents, True)
 
 
 def average_pool(
@@ -167,7 +217,7 @@ def windowed(
     ``longest`` is how long windows are at most along dimensions of which that is known.
     """
     own: dict[int, Extent] = dict(x.lengths) if isinstance(x, Grown) else {}
-    made, known = buffer_of(x), is_contiguous(x)
+    made = buffer_of(x)
     for d, count in asked.items():
         there = own.get(d, int(made.shape[d]))
         if not is_same(there, count):
@@ -175,7 +225,7 @@ def windowed(
             room = longest.get(d, min(most, -(-most // max(fewest, 1)) + 1))
             made = _windows(made, d, there, count, room, taken)
             own[d] = count
-    return cut_anew(made, own, known)
+    return laid_out(cut(made, own), suggested_order(x), x)
 
 
 def _windows(x: torch.Tensor, d: int, there: Extent, count: Extent, room: int, taken: Callable[..., torch.Tensor]) -> torch.Tensor:
@@ -206,6 +256,9 @@ def _largest_of(parts: torch.Tensor, lengths: torch.Tensor, d: int) -> torch.Ten
 
 _MEANS = {F.avg_pool1d: 1, torch.avg_pool1d: 1, torch._C._nn.avg_pool2d: 2, torch._C._nn.avg_pool3d: 3}
 _LARGEST = {F.max_pool1d: 1, torch.max_pool1d: 1, F.max_pool2d: 2, F.max_pool3d: 3}
+#: What gives the places of the largest too.
+_WITH_PLACES = {F.max_pool1d_with_indices: 1, F.max_pool2d_with_indices: 2, F.max_pool3d_with_indices: 3}
+_UNPOOLED = {torch._C._nn.max_unpool2d: 2, torch._C._nn.max_unpool3d: 3}
 _SO_MANY_MEANS = {
     **dict.fromkeys([F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d], 1),
     torch._C._nn.adaptive_avg_pool2d: 2,
@@ -213,6 +266,11 @@ _SO_MANY_MEANS = {
 }
 _SO_MANY_LARGEST = {F.adaptive_max_pool1d: 1, F.adaptive_max_pool2d: 2, F.adaptive_max_pool3d: 3}
 #: How many dimensions a layer mixes.
-_AROUND: dict[Any, int] = {**_MEANS, **_LARGEST, **_SO_MANY_MEANS, **_SO_MANY_LARGEST}
+_AROUND: dict[Any, int] = {**_MEANS, **_LARGEST, **_WITH_PLACES, **_SO_MANY_MEANS, **_SO_MANY_LARGEST}
 SIZED: dict[Any, Handler] = {**dict.fromkeys(_SO_MANY_MEANS, adaptive_average), **dict.fromkeys(_SO_MANY_LARGEST, adaptive_largest)}
-HANDLERS: dict[Any, Handler] = {**SIZED, **dict.fromkeys(_MEANS, average_pool), **dict.fromkeys(_LARGEST, max_pool)}
+HANDLERS: dict[Any, Handler] = {
+    **SIZED,
+    **dict.fromkeys(_MEANS, average_pool),
+    **dict.fromkeys([*_LARGEST, *_WITH_PLACES], max_pool),
+    **dict.fromkeys(_UNPOOLED, max_unpool),
+}

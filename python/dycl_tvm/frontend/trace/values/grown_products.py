@@ -134,7 +134,10 @@ def attention(
     else:
         made = func(query, key, value, mask[0] if mask else None, 0.0, is_causal, **kwargs)
     lengths = {rank_of(made) - from_end: n for from_end, n in extents.items() if isinstance(n, Length)}
-    return cut(buffer_of(made), lengths | (made.lengths if isinstance(made, Grown) else {}))
+    result = cut(buffer_of(made), lengths | (made.lengths if isinstance(made, Grown) else {}))
+    if isinstance(result, Grown) and result.dim_() == 4:
+        result.orders = ((0, 1, 2, 3), (0, 2, 1, 3))  # PyTorch has kernels of both kinds
+    return result
 
 
 def _attention(

@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    as_exact_as,
     at_front,
     count_in,
     dtype_of,
@@ -106,7 +107,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)
+    return as_exact_as(t, new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_))
 
 
 def _as_long_as(t: Grown, length: Length) -> Grown:
@@ -179,7 +180,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     groups = _groups(_sizes(t), asked)
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
-        return _moved(func, t, asked, t.order is None or groups is None or t.contiguous_ or _is_in_order(t, groups))
+        return _moved(func, t, asked, t.contiguous_ or (groups is not None and _is_in_order(t, groups)))
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
     cut_off = False
     for own, others in groups:
@@ -199,7 +200,7 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, in_order)
     if cut_off:
         stands_for_a_view(made, t)
-    return made
+    return as_exact_as(t, made)
 
 
 def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
@@ -210,12 +211,18 @@ def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
 
 def _is_in_order(t: Grown, groups: list[tuple[range, range]]) -> bool:
     """Whether eager's result surely lies in order: it is a copy, or a view only where lengths of 1 leave the others in order."""
-    if t.order is None or t.gaps or t.below or not all(1 in (len(own), len(others)) for own, others in groups):
+    if t.order is None and t.orders:
+        return all(order == tuple(range(t.dim_())) or _is_in_order_by(order, t, groups) for order in t.orders)
+    return t.order is not None and not t.gaps and not t.below and _is_in_order_by(t.order, t, groups)
+
+
+def _is_in_order_by(own_order: tuple[int, ...], t: Grown, groups: list[tuple[range, range]]) -> bool:
+    if not all(1 in (len(own), len(others)) for own, others in groups):
         return False
     for count in range(len(t.lengths) + 1):
         for single in itertools.combinations(t.lengths, count):
             sizes = t.buffer.shape
-            order = [d for d in t.order if d not in single and (d in t.lengths or sizes[d] != 1)]
+            order = [d for d in own_order if d not in single and (d in t.lengths or sizes[d] != 1)]
             places = [[order.index(d) for d in own if d in order] for own, _ in groups]
             is_view = all(p == list(range(p[0], p[0] + len(p))) for p in places if p)
             if is_view and order != sorted(order):
@@ -274,7 +281,7 @@ def _moved(func: Any, t: Grown, asked: Sequence[Any], in_order: bool) -> Any:
         whole = moved_apart(elements, sizes)
     made = new_in(whole, dict(enumerate(sizes)), in_order)
     stands_for_a_view(made, t)
-    return made
+    return as_exact_as(t, made)
 
 
 def _sizes(t: Grown) -> list[Extent]:

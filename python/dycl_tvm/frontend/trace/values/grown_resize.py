@@ -7,21 +7,25 @@ arithmetic, in the order of its operations: a place may change with the last bit
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import extent_at
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
-from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, is_contiguous, refuse_call
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, dtype_of, refuse_call
 from dycl_tvm.frontend.trace.values.grown_pooling import means_of, windowed
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew, length_of_size
+from dycl_tvm.frontend.trace.values.grown_shapes import length_of_size
 from dycl_tvm.frontend.trace.values.grown_windows import Window, layer_along, length_after
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
+from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 
 #: Places, and what the elements there are multiplied with; None is once.
@@ -50,6 +54,8 @@ def interpolate(
     for n in [*own, *(m for m, _ in asked if mode != "area")]:
         if bounds_of(n)[0] < 1:
             require(as_number(n) > 0, RuntimeError("Input and output sizes should be greater than 0"))
+    if antialias:
+        _check_width(*[m for m, _ in asked])
     extents: dict[int, Extent] = dict(zip(dims, [m for m, _ in asked]))
     factors = [factor for _, factor in asked]
     if mode == "nearest" and isinstance(x, Grown) and all(f is not None and f >= 1 and f == int(f) for f in factors):
@@ -61,13 +67,18 @@ def interpolate(
         return windowed(x, extents, means_of, longest)
     made = buffer_of(x)
     for d, n, (m, factor) in reversed(list(zip(dims, own, asked))):  # PyTorch begins with the last one
-        made = _read(made, d, _taps(mode, bool(align_corners), n, m, factor, made.dtype))
-    return cut_anew(made, lengths, is_contiguous(x))
+        if antialias:
+            made = _smoothed(made, d, mode, n, m, factor)
+        else:
+            made = _read(made, d, _taps(mode, bool(align_corners), n, m, factor, made.dtype))
+    return laid_out(cut(made, lengths), suggested_order(x), x)
 
 
 def _is_known(x: torch.Tensor, mode: Any, align_corners: Any, antialias: Any) -> bool:
     rank, dtype, plain = rank_of(x), dtype_of(x), type(align_corners) in (bool, type(None))
-    if antialias is not False or not plain or not 3 <= rank <= 5 or (isinstance(x, Grown) and 1 in x.lengths):
+    if antialias is True and (mode not in _SUPPORTS or align_corners):
+        return False
+    if type(antialias) is not bool or not plain or not 3 <= rank <= 5 or (isinstance(x, Grown) and 1 in x.lengths):
         return False
     if mode in ("nearest", "nearest-exact"):
         return align_corners is None and (dtype.is_floating_point or dtype == torch.uint8)
@@ -151,6 +162,56 @@ def _cubic(part: torch.Tensor) -> list[torch.Tensor]:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+
+
+def _check_width(height: Extent, width: Extent) -> None:
+    """End calls of which PyTorch makes several rows of one pixel: it writes the same pixel into all of them."""
+    if bounds_of(width)[0] > 1 or bounds_of(height)[1] == 1:
+        return
+    limit(scalars.operand_of((as_number(width) != 1) | (as_number(height) == 1)), "interpolate() with antialias to rows of one pixel")
+
+
+def _smoothed(x: torch.Tensor, d: int, mode: str, own: Extent, out: Extent, factor: float | None) -> torch.Tensor:
+    """Return weighted means of all elements that lie within what an element of the result covers, which is more than one of its own."""
+    of, most = x.dtype, bounds_of(own)[1]
+    n, m = [to_tensor(as_number(size), torch.int64).clamp(min=1) for size in (own, out)]
+    scale = n.to(of) / m.to(of) if factor is None else torch.full((), 1.0 / factor, dtype=of)
+    half, at = _SUPPORTS[mode] * 0.5, torch.arange(bounds_of(out)[1])
+    support = half * scale.clamp(min=1)
+    widest = max(most / max(bounds_of(out)[0], 1) if factor is None else 1.0 / factor, 1.0) * half
+    room = max(min(most, 2 * math.ceil(widest) + 1), 1)
+    center = (scale.double() * (at + 0.5)).to(of)  # in PyTorch's own types: a place may change with the last bit
+    first = ((center - support).double() + 0.5).to(torch.int64).clamp(min=0)
+    count = (torch.minimum(((center + support).double() + 0.5).to(torch.int64), n) - first).clamp(min=0).unsqueeze(1)
+    taps = torch.arange(room)
+    places = first.unsqueeze(1) + taps
+    distance = (places.to(of) - center.unsqueeze(1)).double() + 0.5
+    weight = _FILTERS[mode]((distance * (1 / scale.clamp(min=1).double()).to(of).double()).to(of).abs())
+    weight = torch.where(taps < count, weight, torch.zeros((), dtype=of))
+    total = weight.sum(1, keepdim=True)
+    weight = weight / torch.where(total != 0, total, torch.ones((), dtype=of))
+    behind = [1] * (x.dim() - d - 1)
+    size = int(x.shape[d])
+    parts = x.index_select(d, places.clamp(0, max(size - 1, 0)).reshape(-1)).reshape([*x.shape[:d], len(at), room, *x.shape[d + 1 :]])
+    # a dimension that stays as long as it is PyTorch leaves as it is
+    there = ((taps < count) & ((weight != 0) | (n != m))).reshape([len(at), room, *behind])
+    parts = torch.where(there, parts, torch.zeros((), dtype=of)) * weight.reshape([len(at), room, *behind])
+    return parts.sum(d + 1)
+
+
+def _line(x: torch.Tensor) -> torch.Tensor:
+    return (1 - x).clamp(min=0)
+
+
+def _curve(x: torch.Tensor) -> torch.Tensor:
+    a = -0.5
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros((), dtype=x.dtype)))
+
+
+#: Of modes that can smooth: how many elements an element of the result is made of where nothing is made smaller, and by which weights.
+_SUPPORTS = {"bilinear": 2, "bicubic": 4}
+_FILTERS = {"bilinear": _line, "bicubic": _curve}
 
 
 def _read(x: torch.Tensor, d: int, taps: _Taps) -> torch.Tensor:

@@ -23,7 +23,9 @@ from dycl_tvm.frontend.trace.values.extents import (
     summed,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import laid_out, order_of_joined, suggested_order
 from dycl_tvm.frontend.trace.values.grown_math import (
+    as_exact_as,
     buffer_of,
     dtype_of,
     filled,
@@ -89,20 +91,20 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     if any(rank_of(t) != first.dim_() or dtype_of(t) != dtype_of(first) for t in rest):
         return refuse_call(func, first)
     dim = dim % first.dim_()
-    known = all(map(is_contiguous, tensors)) or first.dim_() not in (4, 5)  # PyTorch keeps the order of channels-last tensors
+    order = order_of_joined(tensors)
     parts: list[Extent] = [extent_at(t, first.dim_() - dim) for t in rest]  # type: ignore[misc]  # all have the dimension
     buffers, extents = equalized_in(rest, [d for d in dims_of(rest) if d != dim])
     if all(isinstance(n, int) for n in parts):
-        return cut_anew(func(buffers, dim), extents, known)
+        return laid_out(cut(func(buffers, dim), extents), order, first)
     others = {tuple(n for d, n in enumerate(t.shape) if d != dim) for t in buffers}
     if len(others) > 1:
         return refuse_call(func, first)
     if len(rest) == 1:
-        return new_in(first.padded().clone(), first.lengths, known)
+        return laid_out(cut(first.padded().clone(), first.lengths), order, first)
     whole, length, total = buffers[0], parts[0], all_of_a_split(parts)
     for added, more in zip(buffers[1:], parts[1:]):
         whole, length = _with_behind(whole, length, added, more, dim, None if total is None else bounds_of(total)[1])
-    return cut_anew(whole, {**extents, dim: length if total is None else total}, known)
+    return laid_out(cut(whole, {**extents, dim: length if total is None else total}), order, first)
 
 
 def _with_behind(
@@ -190,7 +192,8 @@ def permute(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
     order = [d % t.dim_() for d in flat(sizes if dims is None else (dims,))]
     made: Grown = cut(t.padded().permute(order), {order.index(d): n for d, n in t.lengths.items()})  # type: ignore[assignment]  # it grows
     made.order = None if t.order is None else tuple(map(order.index, t.order))
-    made.gaps = t.gaps
+    made.orders = tuple([tuple(map(order.index, other)) for other in t.orders])
+    made.gaps, made.exact = t.gaps, t.exact
     return made
 
 
@@ -205,7 +208,7 @@ def with_parts(func: Any, t: Grown) -> Any:
 
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     dim = dim % (t.dim_() + 1)
-    return new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_)
+    return as_exact_as(t, new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_))
 
 
 def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
@@ -292,21 +295,6 @@ def lengths_among(sizes: Sequence[Any]) -> dict[int, Length] | None:
     return found if plain and all(isinstance(n, Length) for n in found.values()) else None
 
 
-def repeat(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
-    """Repeat a tensor of fixed shape as often as a number of the run says, along one dimension."""
-    wanted = flat(sizes)
-    at, times = one_length(wanted)
-    if at is None:
-        return NotImplemented
-    wanted[at] = 1
-    once = func(x, wanted)
-    size = int(once.shape[at])
-    length = combine("mul", times, size)
-    if not isinstance(length, Length):
-        return once
-    return new(once.index_select(at, torch.arange(size * most_of(times)) % size), at, length)
-
-
 def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
     dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else list(range(t.dim_()))
     ones = [d for d in dims if d in t.lengths and as_number(t.lengths[d]) == 1]  # the paths part
@@ -337,7 +325,10 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
     extents: dict[int, Extent] = {}
     for d, (left, right) in around.items():
         made, extents[d] = _padded(made, d, t.lengths[d], left, right, value or 0)
-    return cut_anew(made, extents, True)
+    made = laid_out(cut(made, extents), suggested_order(t), t)
+    if isinstance(made, Grown):
+        made.exact = t.dim_() < 4
+    return made
 
 
 def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -352,7 +343,7 @@ def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "const
     along = x.dim() - 1 - pair
     whole = func(x, entries, mode, value) if any(entries) else x
     made, extent = _padded(whole, along, int(x.shape[along]), left, right, value or 0)
-    return grown_or_plain(made, along, extent, True)
+    return laid_out(cut(made, {along: extent}), suggested_order(x), x)
 
 
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:
@@ -381,6 +372,8 @@ def arange(func: Any, *args: Any, **kwargs: Any) -> Any:
     args = tuple(flat(args))
     start, end, step = args if len(args) == 3 else (*args, 1) if len(args) == 2 else (0, *args, 1)
     whole = kwargs.get("dtype") in (None, torch.int64, torch.int32)
+    if type(step) is float and step.is_integer() and whole and "dtype" in kwargs:  # which PyTorch takes as an integer of that type
+        step = int(step)
     if len(args) == 3 and (not whole or type(step) is not int or step == 0):
         return NotImplemented
     from_zero = type(start) is int and start == 0 and step == 1

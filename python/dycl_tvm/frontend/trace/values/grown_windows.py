@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import torch
 from dycl_tvm.frontend.trace.session import apart
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.extents import Extent, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, number
-from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, refuse_call
-from dycl_tvm.frontend.trace.values.grown_shapes import cut_anew
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown_formats import Order, laid_out, suggested_order
+from dycl_tvm.frontend.trace.values.grown_math import dtype_of, filled, is_contiguous, refuse_call
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
 
@@ -41,18 +41,32 @@ def length_after(window: Window, length: Length) -> Extent:
 
 
 def layer_along(
-    func: Any, t: Grown, layer: Callable[..., torch.Tensor], windows: dict[int, Window], *others: torch.Tensor, fill: float = 0
+    func: Any,
+    t: Grown,
+    layer: Callable[..., torch.Tensor],
+    windows: dict[int, Window],
+    *others: torch.Tensor,
+    fill: float = 0,
+    in_order: bool = False,
 ) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
 
-    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself.
+    ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself. A layer of images, or of what
+    PyTorch makes an image of, lies in memory as its input suggests, but for those of which it is known that they are ``in_order``.
     """
     whole = filled(t, fill, windows)
     for d, window in windows.items():
         if d in t.lengths:
             check_lengths(func, t, d, layer, window, others)
     extents = {d: length_after(windows[d], n) if d in windows else n for d, n in t.lengths.items()}
-    return cut_anew(layer(whole, *others), extents, True)
+    return laid_out(cut(layer(whole, *others), extents), order_after(t, others, in_order), t)
+
+
+def order_after(t: Grown, others: Iterable[torch.Tensor], in_order: bool) -> Order | None:
+    """Return in which order the result of a layer lies; None if that depends on the lengths, or is not known."""
+    order = tuple(range(t.dim_()))
+    known = in_order or t.order == order or (t.dim_() == 4 and suggested_order(t) == order)
+    return order if known and all(map(is_contiguous, others)) else None
 
 
 def check_lengths(func: Any, t: Grown, along: int, layer: Any, window: Window, others: tuple[torch.Tensor, ...]) -> None:
@@ -61,24 +75,43 @@ def check_lengths(func: Any, t: Grown, along: int, layer: Any, window: Window, o
     least, most = length.bounds
     taken: list[int] = []
     given = [(tuple(o.shape), o.dtype) for o in others]
+    # where there is nothing along another dimension, PyTorch may take what it does not take elsewhere
+    excused = [d for d, n in t.lengths.items() if d != along and n.bounds[0] < 1]
+
+    def at(sizes: dict[int, int]) -> torch.Tensor:
+        shape = [sizes.get(d, size) for d, size in enumerate(t.buffer.shape)]
+        with apart(), plainly():
+            return layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+
     for n in range(max(least, 0), most + 1):
-        shape = [n if d == along else size for d, size in enumerate(t.buffer.shape)]
         try:
-            with apart(), plainly():
-                made = layer(torch.zeros(shape, dtype=dtype_of(t)), *[torch.zeros(size, dtype=dtype) for size, dtype in given])
+            made = at({along: n})
         except (RuntimeError, ValueError, IndexError) as raised:
             error = raised
+            excused = [d for d in excused if _takes(at, {along: n, d: 0}, window)]
             continue
         if made.shape[along] != window.of(n):
             refuse_call(func, t)
         if error is not None:
-            fine = functools.reduce(operator.or_, [number(length) == k for k in taken], number(length) >= n)
+            fine = functools.reduce(
+                operator.or_, [*(number(t.lengths[d]) == 0 for d in excused), *(number(length) == k for k in taken)], number(length) >= n
+            )
             require(fine, type(error)(f"{func.__name__}() of fewer than {n} elements along a dimension"))
         if n > 1:
             return
         taken.append(n)
     if error is not None:  # PyTorch refuses all other lengths, up to the longest
         require(functools.reduce(operator.or_, [number(length) == k for k in taken]) if taken else False, error)
+
+
+def _takes(at: Callable[[dict[int, int]], torch.Tensor], sizes: dict[int, int], window: Window) -> bool:
+    """Whether PyTorch takes a tensor of such sizes, the first of which decides how long the result is."""
+    try:
+        made = at(sizes)
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    along, n = next(iter(sizes.items()))
+    return made.shape[along] == max(window.of(n), 0)
 
 
 def number_at(numbers: Any, at: int) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,15 @@ from dycl_tvm.frontend.trace.values.extents import (
     as_size,
     bounds_of,
     check_narrow,
-    extent_of,
     is_number_of_run,
     is_size,
-    narrow_at,
     narrowed_at,
     sliced,
     span,
 )
-from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut, grown, rank_of, refuse_here
-from dycl_tvm.frontend.trace.values.grown_math import buffer_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of, refuse_here
 from dycl_tvm.frontend.trace.values.indices import check_index, require
-from dycl_tvm.frontend.trace.values.lengths import Length, Split
+from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import by_mask, fill_by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
 from dycl_tvm.frontend.trace.values.put import put_all
@@ -273,32 +269,3 @@ def _set_part(t: torch.Tensor, entries: list[Any], value: Any) -> None:
         return value.refuse("an assignment along another dimension than its own of")  # type: ignore[no-any-return]
     inside = ((places >= 0) & (places < to_tensor(as_number(count), torch.int64))).reshape([size if d == dim else 1 for d in range(rank)])
     return torch.Tensor.__setitem__(whole, Ellipsis, torch.where(inside, value.to(whole.dtype), whole))
-
-
-def split(t: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
-    """``t.split(sizes, dim)``, where sizes may be numbers of the run: each part is as long as the whole at most."""
-    if not isinstance(sizes, (list, tuple)) or not any(map(selects, sizes)):
-        return torch.split(t, sizes, dim)
-    sizes = [item(n) if isinstance(n, torch.Tensor) else n for n in sizes]
-    if not all(type(n) is int or is_number_of_run(n) for n in sizes):
-        raise UnsupportedError("split() by sizes that are no integers", current().origin(), "convert them before: int(n)")
-    dim, starts, end = dim % rank_of(t), [], 0
-    if isinstance(t, Grown) and list(t.lengths) != [dim]:
-        return t.refuse("split() by numbers of the run, along another dimension, of")
-    whole: Any = t.length if isinstance(t, Grown) else buffer_of(t).shape[dim]
-    for n in sizes:
-        require(n >= 0, RuntimeError("split_with_sizes expects split_sizes have only non-negative entries"))
-        starts.append(end)
-        end = end + n
-    require(end == as_number(whole), RuntimeError("split_with_sizes expects split_sizes to sum exactly to the size of the tensor"))
-    most, made = bounds_of(whole)[1], Split(whole, len(sizes))
-    storage_of(t).cut = True if not isinstance(t, Grown) else storage_of(t).cut
-    parts = []
-    for k, (n, start) in enumerate(zip(sizes, starts)):
-        low, high = scalars.bounds_of(n) or (0, most)
-        extent = extent_of(n, max(low, 0), max(min(high, most), 0))
-        room = bounds_of(extent)[1]
-        if isinstance(extent, Length) and isinstance(extent.counter.loop, OfTheRun):
-            extent = replace(extent, counter=replace(extent.counter, part=(made, k)))
-        parts.append(view_of(t, grown(narrow_at(buffer_of(t), dim, start, room), dim, extent)))  # type: ignore[arg-type]
-    return tuple(parts)

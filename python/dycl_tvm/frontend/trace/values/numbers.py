@@ -27,7 +27,7 @@ from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
-from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_sum
+from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_quotient, note_sum
 from dycl_tvm.frontend.trace.values.raising import check, expected
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
@@ -296,6 +296,8 @@ def _binary(op: str, swapped: bool) -> Any:
             result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
+            if op == "floordiv" and is_symbolic(other):
+                note_quotient(result, first, second)
             if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
                 base, more = self.node.base
                 result.node.base = (base, more + (other if op == "add" else -other))

@@ -198,7 +198,10 @@ def nonzero(func: Any, x: torch.Tensor, as_tuple: bool = False) -> Any:
             if isinstance(row, Grown):
                 row.below = extent_at(x, rank_of(x) - d)
         return tuple(rows)
-    return picked(torch.stack(columns, 1), 0, count)
+    made = picked(torch.stack(columns, 1), 0, count)
+    if isinstance(made, Grown):  # PyTorch writes it a dimension after the other
+        made.order = (1, 0)
+    return made
 
 
 def columns_of(mask: torch.Tensor, of: torch.Tensor) -> tuple[list[torch.Tensor], Extent]:

@@ -112,12 +112,36 @@ def note_product(made: Any, a: Any, b: Any) -> None:
     of_a, of_b = _factors(a), _factors(b)
     if of_a is None or of_b is None:
         return
-    number, lengths = of_a[0] * of_b[0], (*of_a[1], *of_b[1])
+    factors = of_a[0] * of_b[0], (*of_a[1], *of_b[1])
     products = current().get(_Products)
-    key = (number, tuple(sorted((id(root), factor, constant) for root, factor, constant in map(_root, lengths))))
-    first = products.first.setdefault(key, made.node.value)
-    products.factors.setdefault(first, (number, lengths))
+    first = products.first.setdefault(_key(factors), made.node.value)
+    products.factors.setdefault(first, factors)
     made.node.base = (first, 0)
+
+
+def note_quotient(made: Any, a: Any, b: Any) -> None:
+    """Let a quotient of products, of which one has all factors of the other, be known as the product of those that are left."""
+    of_a, of_b = _factors(a), _factors(b)
+    if of_a is None or of_b is None:
+        return
+    (n, lengths), (by, more) = without(of_a, of_b)
+    if more or by < 1 or n < 1 or n % by or not lengths:
+        return
+    left = n // by, lengths
+    root, factor, constant = _root(lengths[0])
+    if left[0] == factor == len(lengths) == 1:
+        made.node.base = (root, constant)
+    elif (first := current().get(_Products).first.get(_key(left))) is not None:
+        made.node.base = (first, 0)
+    ends = [left[0] * math.prod(length.bounds[k] for length in lengths) for k in (0, 1)]
+    if all(length.bounds[0] >= 0 for length in lengths):
+        known = made.node.bounds or ends
+        made.node.bounds = max(known[0], ends[0]), min(known[1], ends[1])
+
+
+def _key(factors: Factors) -> Any:
+    """Return what is equal for products of the same factors."""
+    return factors[0], tuple(sorted((id(root), factor, constant) for root, factor, constant in map(_root, factors[1])))
 
 
 def without(factors: Factors, taken: Factors) -> tuple[Factors, Factors]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import Any
 
 import torch
@@ -12,7 +10,7 @@ import torch
 from dycl_tvm.frontend.trace.values.aligned import broadcast, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import as_number
 from dycl_tvm.frontend.trace.values.grown import Grown, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import refuse_call, there_is
 from dycl_tvm.frontend.trace.values.indices import require
 
 
@@ -36,7 +34,6 @@ def put_all(func: Any, t: Grown, value: torch.Tensor) -> Any:
         value = buffer
     value = value.to(whole.dtype)
     if t.storage_.cut or t.chain:  # behind the length lies what another tensor has there
-        there = [valid(n, whole.shape[d], t.dim_(), d) for d, n in t.lengths.items()]
-        value = torch.where(functools.reduce(operator.and_, there), value, whole)
+        value = torch.where(there_is(t), value, whole)
     torch.Tensor.copy_(whole, value)
     return t

@@ -29,6 +29,13 @@ def tensor_type(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(map(int, t.shape)), name)
 
 
+_CHANGED = "a tensor is changed in place that grows in a loop"
+_CHANGED_COPY = (
+    "a tensor whose lengths are known only at run time is changed in place, or a view of one, which has another view whose elements "
+    "were copied (it merges or splits dimensions, or may be a copy in eager)"
+)
+
+
 class Stale(Value):
     """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
 
@@ -83,7 +90,8 @@ class Storage(Carrier, One):
         self.shared = False
         #: Whether a cached function keeps the tensor for later calls of the network.
         self.cached = False
-        #: The loop in which a tensor that lies in the memory grows from trip to trip.
+        #: The loop in which a tensor that lies in the memory grows from trip to trip, or what decides the lengths of one of which a view
+        #: is a copy.
         self.growing: Any = None
         #: Whether it is that of a tensor of fixed shape, and what grows in it are views of that one.
         self.cut = False
@@ -136,7 +144,8 @@ class Storage(Carrier, One):
                 "copy it before: t = t.clone()",
             )
         if self.growing is not None and session.decisions.holds(self.growing):
-            session.decisions.fork(self.growing, "a tensor is changed in place that grows in a loop")
+            what = _CHANGED if getattr(self.growing, "is_loop", False) else _CHANGED_COPY
+            session.decisions.fork(self.growing, what)
         if self.identity is not None:
             session.get(Apart).note_change(self.identity)
         if self.lent:

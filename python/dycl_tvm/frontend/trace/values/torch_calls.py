@@ -25,8 +25,9 @@ from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, has_rule, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
+from dycl_tvm.frontend.trace.values.grown_splits import split
 from dycl_tvm.frontend.trace.values.identity import change_role, is_joined, of_role, settle, settle_open_role
-from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem, split
+from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem
 from dycl_tvm.frontend.trace.values.opaque import Address, Memory, is_set_to, offset_of
 from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
