@@ -125,7 +125,7 @@ class Kernels:
             node.anchor != "relax.concat"
             or node.output is None
             or not node.output.packable
-            or node.output.tensor.dtype != "float32"
+            or node.output.tensor.dtype not in ("float32", "uint8")
             or not all(v.packable for v in node.inputs)
         ):
             return False
