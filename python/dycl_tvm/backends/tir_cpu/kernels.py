@@ -222,6 +222,10 @@ class Kernels:
         out.write(node.last, y, result)
         return "concatenate"
 
+    def takes_border(self, node: Node) -> bool:
+        """Whether a convolution can put a border around its input."""
+        return self._convolution(node) is not None
+
     def takes_attention(self, work: attention.Attention) -> bool:
         """Whether attention becomes one kernel."""
         return "attention" not in self._disabled and attention.wins(work, self.machine)
