@@ -19,7 +19,7 @@ NAMESPACE, DECOMPOSED = "dycl_quantized", "quantized_decomposed"
 CONV2D, MATMUL, SCALED = f"{NAMESPACE}.conv2d.default", f"{NAMESPACE}.matmul.default", f"{NAMESPACE}.scaled.default"
 QUANTIZE, DEQUANTIZE, ADD = f"{NAMESPACE}.quantize.default", f"{NAMESPACE}.dequantize.default", f"{NAMESPACE}.add.default"
 DIVIDED, WINDOW_SUMS = f"{NAMESPACE}.divided.default", f"{NAMESPACE}.window_sums.default"
-BYTES, SIGNED = f"{NAMESPACE}.bytes.default", f"{NAMESPACE}.signed.default"
+BYTES, SIGNED, SHIFTED = f"{NAMESPACE}.bytes.default", f"{NAMESPACE}.signed.default", f"{NAMESPACE}.shifted.default"
 #: Those that quantise: by the inverse of a scale, as PyTorch does, and by the scale, as ONNX does.
 QUANTIZES = frozenset((QUANTIZE, DIVIDED))
 
@@ -99,6 +99,12 @@ def _dequantize(q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> tor
 def _add(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """A float32 tensor and a dequantised one of its shape: kernels read the integers."""
     return x + (q.to(torch.float32) - zero) * scale
+
+
+@_operator("shifted(Tensor sums, Tensor a, Tensor b) -> Tensor")
+def _shifted(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """int32 sums plus a product of int32: of a zero point that is known at run time, or of sums of the other side."""
+    return sums + a * b
 
 
 @_operator("scaled(Tensor sums, Tensor factors) -> Tensor")

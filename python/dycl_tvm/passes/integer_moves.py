@@ -48,8 +48,10 @@ def moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
 
 def _moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
     source, out = known.activation(step.args[0]), step.outputs[0]
-    if source is None or out is None or len(step.operands()) != 1 or not is_float32(out) or any(v is not None for v in step.outputs[1:]):
+    if out is None or len(step.operands()) != 1 or not is_float32(out) or any(v is not None for v in step.outputs[1:]):
         return None
+    if source is None:
+        return _moved_of_call(step, known) if step.op in MOVES else None
     args, kwargs = step.args[1:], step.kwargs
     if step.op == _PAD:
         if static_argument(step, "value") != 0 or not _fits(source):
@@ -67,6 +69,17 @@ def _moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
     else:
         q = made.add(step.op, (source.q, *args), out.type, dtype, kwargs=kwargs)
     return made.dequantised(q, source, known, out)
+
+
+def _moved_of_call(step: TensorOp, known: Known) -> list[TensorOp] | None:
+    """Move integers whose scale each call chooses."""
+    source, out = known.dynamic(step.args[0]), step.outputs[0]
+    dequantised = known.maker(step.args[0])
+    if source is None or dequantised is None or out is None:
+        return None
+    made = Steps(step.origin)
+    q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.type.dtype, kwargs=step.kwargs)
+    return [*made.steps, TensorOp(dequantised.op, (q, *dequantised.args[1:]), dict(dequantised.kwargs), (out,), step.origin)]
 
 
 def _fits(x: Scaled) -> bool:

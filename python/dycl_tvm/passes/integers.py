@@ -43,6 +43,21 @@ class Scaled:
         return self.scale, self.zero, self.type.dtype
 
 
+@dataclass(frozen=True)
+class Dynamic:
+    """A tensor of real numbers as (q - zero) * scale, whose scale and zero point each call chooses; of uint8 or int8."""
+
+    q: Value
+    scale: Value
+    zero: Value
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the integers."""
+        assert isinstance(self.q.type, TensorType)
+        return self.q.type
+
+
 class Known:
     """What is known of the values of a graph, and the constants that were made."""
 
@@ -76,6 +91,20 @@ class Known:
             q, zero = source.args[0], zero + MIDDLE
         return Scaled(q, float(torch.tensor(scale, dtype=torch.float32)), int(zero))
 
+    def dynamic(self, value: Any) -> Dynamic | None:
+        """Return a dequantised value as integers of 8 bits whose scale each call chooses, together with a zero point among them."""
+        step = self.maker(value)
+        if step is None or step.op != f"{DECOMPOSED}.dequantize_per_tensor.tensor" or not is_float32(value):
+            return None
+        q, scale, zero, low, high = step.args[:5]
+        chosen = self.maker(zero)
+        if chosen is None or chosen is not self.maker(scale) or not chosen.op.startswith(f"{DECOMPOSED}.choose_qparams"):
+            return None
+        if isinstance(q, Constant) or q.type.dtype not in ("uint8", "int8") or chosen.args[1:3] != (low, high):
+            return None
+        limits = torch.iinfo(getattr(torch, q.type.dtype))
+        return Dynamic(q, scale, zero) if limits.min <= low <= high <= limits.max else None
+
     def number(self, value: float) -> Constant:
         """Return a float32 of rank 0."""
         return self.constant(("number", float(value).hex()), torch.tensor(value, dtype=torch.float32))
@@ -104,7 +133,7 @@ class Steps:
         self.steps.append(TensorOp(op, args, dict(kwargs or {}), (out,), self._origin))
         return out
 
-    def as_uint8(self, x: Scaled) -> Value:
+    def as_uint8(self, x: Scaled | Dynamic) -> Value:
         """Return the integers of a tensor, moved to the middle if they have signs."""
         return x.q if x.type.dtype == "uint8" else self.add(BYTES, (x.q,), x.q.type, "uint8")
 

@@ -22,6 +22,7 @@ from dycl_tvm.hcfg.quantized import (
     MATMUL,
     QUANTIZE,
     SCALED,
+    SHIFTED,
     SIGNED,
     WINDOW_SUMS,
 )
@@ -171,6 +172,16 @@ def _add(ctx: OpContext, x: Any, q: Any, scale: Any, zero: Any) -> Any:
     return ctx.elementwise(
         lambda a, v, s, z: a + semantics.rounded_product(v.astype("float32") - z, s), x, q, scale, zero, name="add_dequantized"
     )
+
+
+@converter(SHIFTED)
+def _shifted(ctx: OpContext, sums: Any, a: Any, b: Any) -> Any:
+    return ctx.elementwise(lambda v, x, y: v + x * y, sums, a, b, name="shifted")
+
+
+@converter("_int_mm.default")
+def _int_mm(ctx: OpContext, x: Any, w: Any) -> Any:
+    return ctx.emit(relax.op.matmul(x, w, out_dtype="int32"))
 
 
 @converter(SCALED)

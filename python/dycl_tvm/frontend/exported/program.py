@@ -280,7 +280,8 @@ def _unchanged(name: str, tensor: Any) -> None:
         if is_traceable_wrapper_subclass(part):
             _unchanged(f"{name}.{attribute}", part)
         elif read(part) is not constants().of(part):
-            raise UnsupportedError(f"the program changes {attribute} of {name}, a {type(tensor).__name__}", None, "keep state in plain tensors")
+            what = f"the program changes {attribute} of {name}, a {type(tensor).__name__}"
+            raise UnsupportedError(what, None, "keep state in plain tensors")
 
 
 def _signature_of(program: ExportedProgram) -> Any:
