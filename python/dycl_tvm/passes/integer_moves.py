@@ -100,11 +100,15 @@ def _joined(step: TensorOp, known: Known) -> list[TensorOp] | None:
 
 
 def _added(step: TensorOp, known: Known) -> list[TensorOp] | None:
-    """Return the sum with a dequantised tensor: what one kernel computes need not lie in memory as float32."""
+    """Return the sum with a dequantised tensor: what one kernel computes need not lie in memory as float32.
+
+    Of two such tensors the one that is computed first is read as integers: the kernel of the other one can compute the sum.
+    """
     out = step.outputs[0]
     if out is None or not is_float32(out) or static_argument(step, "alpha") != 1 or len(step.operands()) != 2:
         return None
-    for other, value in (step.args[:2], step.args[1::-1]):
+    pairs = sorted((step.args[:2], step.args[1::-1]), key=lambda pair: known.position(pair[1]))
+    for other, value in pairs:
         found = known.activation(value)
         if found is not None and other.type == value.type == out.type:
             args = (other, found.q, known.number(found.scale), known.number(found.zero))

@@ -65,16 +65,26 @@ class Known:
         self.made: dict[Value, TensorOp] = {
             v: step for block in graph.blocks for step in block.steps if isinstance(step, TensorOp) for v in step.results()
         }
+        self._position = {v: k for k, v in enumerate(self.made)}
         # Unrolled loops and forks repeat layers: equal constants must come out as one.
         self.memo: dict[Any, Any] = {}
 
     def define(self, step: TensorOp) -> None:
         """Take note of a new step."""
         self.made.update(dict.fromkeys(step.results(), step))
+        for value in step.results():
+            self._position.setdefault(value, len(self._position))
 
     def maker(self, value: Any) -> TensorOp | None:
         """Return the step that makes a value."""
         return self.made.get(value) if isinstance(value, Value) else None
+
+    def position(self, value: Any) -> int:
+        """Return where the integers are made that a value is dequantised of, or else the value itself: later ones have larger numbers."""
+        step = self.maker(value)
+        integers = step is not None and (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor."))
+        source = step.args[0] if step is not None and integers else value
+        return self._position.get(source, -1)
 
     def activation(self, value: Any) -> Scaled | None:
         """Return a dequantised value of one scale as integers of 8 bits; those that were uint8 before they had signs as what they were."""
