@@ -298,8 +298,10 @@ def _layer(x: Scaled | Dynamic, weights: _Weights, bias: Any, known: _Quantised)
     factors = torch.tensor(x.scale, dtype=torch.float32) * weights.scales
     integers, rest = known.bias(bias, factors)
     shift = -zero * rows.sum(1)
-    if integers is not None:
+    if integers is not None and _within(most + (shift + integers).abs(), _INT32):
         shift = shift + integers
+    else:  # one that the sums have no room for is added afterwards
+        integers, rest = None, bias
     if not (0 <= zero <= 255 and _within(shift, _INT32) and _within(most + shift.abs(), _INT32)):
         return None
     if not bool((factors.isfinite() & (factors > 0)).all()):
