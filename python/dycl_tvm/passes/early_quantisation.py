@@ -20,7 +20,7 @@ from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Operand, Step, TensorOp, Value
 from dycl_tvm.hcfg.quantized import ADD, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.integers import MOVES
+from dycl_tvm.passes.integers import moves
 from dycl_tvm.passes.rewrite import count_uses, static_argument, substitute
 
 _PAD, _CAT = "aten.constant_pad_nd.default", "aten.cat.default"
@@ -87,7 +87,7 @@ def _exchanged(step: TensorOp, source: TensorOp, made: dict[Value, TensorOp]) ->
     x = source.args[0] if source.args else None
     if not isinstance(x, Value) or isinstance(x, Constant):
         return None
-    if source.op in MOVES:
+    if moves(source.op, step.outputs[0].type.dtype):  # type: ignore[union-attr]  # quantised tensors are tensors
         # no more elements may be quantised than before; a move of one that was quantised is none of these
         more = x.type.numel > step.args[0].type.numel  # type: ignore[union-attr]
         return None if more or len(source.operands()) != 1 else _before(step, source, source.args)

@@ -15,7 +15,7 @@ import torch
 from dycl_tvm.hcfg.nodes import TensorOp, Value
 from dycl_tvm.hcfg.quantized import ADD, DECOMPOSED, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED, SIGNED, WINDOW_SUMS
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.integers import MIDDLE, MOVES, Known, Scaled, Steps, is_float32, number, pair
+from dycl_tvm.passes.integers import MIDDLE, Known, Scaled, Steps, is_float32, moves, number, pair
 from dycl_tvm.passes.rewrite import static_argument
 
 _MAXIMA = frozenset({"aten.max_pool2d_with_indices.default", "aten.max_pool2d.default"})
@@ -29,7 +29,7 @@ _MOST = 2**31 // 256
 
 def moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
     """Return the steps in the place of one that needs no more of dequantised tensors than their integers; None if it is another."""
-    if step.op in MOVES or step.op in _MAXIMA or step.op == _PAD:
+    if step.op in _MAXIMA or step.op == _PAD or moves(step.op, "uint8"):
         return _moved(step, known)
     if step.op in _AVERAGES:
         return _averaged(step, known)
@@ -51,7 +51,9 @@ def _moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
     if out is None or len(step.operands()) != 1 or not is_float32(out) or any(v is not None for v in step.outputs[1:]):
         return None
     if source is None:
-        return _moved_of_call(step, known) if step.op in MOVES else None
+        return _moved_of_call(step, known)
+    if step.op not in _MAXIMA and step.op != _PAD and not moves(step.op, source.type.dtype):
+        return None
     args, kwargs = step.args[1:], step.kwargs
     if step.op == _PAD:
         if static_argument(step, "value") != 0 or not _fits(source):
@@ -75,7 +77,7 @@ def _moved_of_call(step: TensorOp, known: Known) -> list[TensorOp] | None:
     """Move integers whose scale each call chooses."""
     source, out = known.dynamic(step.args[0]), step.outputs[0]
     dequantised = known.maker(step.args[0])
-    if source is None or dequantised is None or out is None:
+    if source is None or dequantised is None or out is None or not moves(step.op, source.type.dtype):
         return None
     made = Steps(step.origin)
     q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.type.dtype, kwargs=step.kwargs)

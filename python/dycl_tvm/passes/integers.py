@@ -14,11 +14,13 @@ from dycl_tvm.hcfg.quantized import BYTES, DECOMPOSED, DEQUANTIZE, SIGNED
 from dycl_tvm.hcfg.types import TensorType
 
 #: Operations that give elements of their first operand at other places, and take no other tensor.
-MOVES = frozenset({
+_MOVES = frozenset({
     "aten.reshape.default", "aten.view.default", "aten.flatten.using_ints", "aten.permute.default", "aten.transpose.int", "aten.t.default",
     "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default", "aten.unsqueeze.default", "aten.slice.Tensor", "aten.select.int",
-    "aten.expand.default", "aten.clone.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest2d.vec",
+    "aten.expand.default", "aten.clone.default",
 })  # fmt: skip
+#: Those that PyTorch has for uint8, and not for int8.
+_MOVES_OF_BYTES = frozenset({"aten.upsample_nearest2d.default", "aten.upsample_nearest2d.vec"})
 #: What is added to an int8 that is to be a uint8.
 MIDDLE = 128
 
@@ -151,6 +153,11 @@ class Steps:
         """Add the dequantisation of integers that lie on the grid of a tensor; return all steps."""
         self.add(DEQUANTIZE, (q, known.number(of.scale), known.number(of.zero)), out.type, "float32", out)
         return self.steps
+
+
+def moves(op: str, dtype: str) -> bool:
+    """Whether an operation gives elements of its first operand at other places, and takes no other tensor, for such integers too."""
+    return op in _MOVES or (dtype == "uint8" and op in _MOVES_OF_BYTES)
 
 
 def number(operand: Any) -> float | int | None:
