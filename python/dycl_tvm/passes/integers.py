@@ -10,7 +10,7 @@ import torch
 
 from dycl_tvm.hcfg.interpreter import tensor_type
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Origin, TensorOp, Value
-from dycl_tvm.hcfg.quantized import BYTES, DECOMPOSED, DEQUANTIZE, SIGNED
+from dycl_tvm.hcfg.quantized import BYTES, DECOMPOSED, DEQUANTIZE
 from dycl_tvm.hcfg.types import TensorType
 
 #: Operations that give elements of their first operand at other places, and take no other tensor.
@@ -89,7 +89,7 @@ class Known:
         return self._position.get(source, -1)
 
     def activation(self, value: Any) -> Scaled | None:
-        """Return a dequantised value of one scale as integers of 8 bits; those that were uint8 before they had signs as what they were."""
+        """Return a dequantised value of one scale as integers of 8 bits."""
         step = self.maker(value)
         if step is None or not (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.")):
             return None
@@ -98,9 +98,6 @@ class Known:
             return None
         if isinstance(q, Constant) or not is_float32(value):
             return None
-        source = self.maker(q)
-        if source is not None and source.op == SIGNED:
-            q, zero = source.args[0], zero + MIDDLE
         return Scaled(q, float(torch.tensor(scale, dtype=torch.float32)), int(zero))
 
     def dynamic(self, value: Any) -> Dynamic | None:

@@ -46,8 +46,9 @@ def test_a_reference_that_does_something_else_is_reported() -> None:
     graph = _graph()
 
     def reference(x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (2 * torch.ops.quantized_decomposed.dequantize_per_tensor(
-            torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.5, 3, 0, 255, torch.uint8), 0.5, 3, 0, 255, torch.uint8) + 1,)  # fmt: skip
+        how = (0.5, 3, 0, 255, torch.uint8)
+        q = torch.ops.quantized_decomposed.quantize_per_tensor(x, *how)
+        return (2 * torch.ops.quantized_decomposed.dequantize_per_tensor(q, *how) + 1,)
 
     with pytest.raises(VerificationError):
         check_by_inputs(reference, graph, ((X,), {}), "default")
