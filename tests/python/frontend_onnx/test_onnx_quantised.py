@@ -131,7 +131,7 @@ def test_a_network_of_a_quantiser_is_computed_in_bytes(dtype: Any, tmp_path: Pat
     assert set(joined) == {"uint8"}
     art = dycl_tvm.build(model, target="native")
     assert art.report().families["int8"] == 3
-    kernels = set(re.findall(r"__tvm_ffi_dycl_([a-z0-9]+)", art.source))
+    kernels = set(re.findall(r"__tvm_ffi_dycl_([a-z0-9]+)", art.source()))
     assert not kernels & {"pad", "pack", "unpack", "fused"}  # borders are the convolutions' own, and images of few channels are read plain
     art.export_library(tmp_path / "m.so")
     art.save_params(tmp_path / "m.params")
