@@ -88,6 +88,8 @@ class _Planner:
     def __init__(self, graph: HCFG, functions: dict[str, Graph], kernels: Kernels, across: bool) -> None:
         self.graph, self.functions, self.kernels, self.across = graph, functions, kernels, across
         self.cut = MinCut()
+        self._plain = self.cut.node()
+        self.cut.fix(self._plain, False)
         self.of_value: dict[int, int] = {}
         self.of_var: dict[int, int] = {}
         self.of_node: dict[int, int] = {}
@@ -213,9 +215,13 @@ class _Planner:
             self.cut.fix(mine, want is Want.PACKED)
         elif node.elementwise is None:  # plain pooling and resizing run by the generic schedule, element by element
             self.cut.fix(mine, True, _cost(node.last) + _GENERIC_TAP_BYTES * _taps(node))
-        for var in self.kernels.read_packed(node) if want is not Want.PLAIN else node.inputs:
+        packed = self.kernels.read_packed(node) if want is not Want.PLAIN else node.inputs
+        for var in packed:
             if var.packable:
                 readers.setdefault(var, []).append(mine)
+        for var in node.inputs:  # a convolution reads images of few channels plain
+            if var.packable and var not in packed:
+                readers.setdefault(var, []).append(self._plain)
         out = node.last if node.output is not None else None
         if out is not None and out.packable:
             self.cut.different(mine, self._var(out), _cost(out))

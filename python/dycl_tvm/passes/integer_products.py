@@ -4,8 +4,8 @@
 Invariant: with x = (q - zx) * sx for one scale, and weights (w - zw) * sw for one scale an output channel, the result is
 ``float32(sum of (q - zx) * (w - zw)) * float32(sx * sw)``, plus the bias: what the original sums are but for their roundings (see
 docs/quantization.md). Sums and integer biases fit an int32 for any input, or the operation stays as it is. What follows, such as relu
-and quantisation, is element-wise and stays; the backends compute it in the same kernel. A dequantisation moves behind operations that
-only move elements. Scales and zero points become tensors of what is computed with, so that layers which differ in them only are one
+and quantisation, is element-wise and stays; the backends compute it in the same kernel. What has no weights reads the integers too
+(:mod:`integer_moves`). Scales and zero points become tensors of what is computed with, so that layers which differ in them only are one
 sub-DNN. Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
 CVPR 2018, 2.2 to 2.4.
 """
@@ -18,17 +18,13 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.hcfg.interpreter import tensor_type
-from dycl_tvm.hcfg.nodes import HCFG, Constant, Origin, Step, TensorOp, Value
-from dycl_tvm.hcfg.quantized import ADD, CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED, is_dequantize
+from dycl_tvm.hcfg.nodes import HCFG, Constant, Step, TensorOp, Value
+from dycl_tvm.hcfg.quantized import BYTES, CONV2D, DECOMPOSED, MATMUL, NAMESPACE, SCALED, SHIFTED, is_dequantize
 from dycl_tvm.hcfg.types import TensorType
+from dycl_tvm.passes.integer_moves import moved
+from dycl_tvm.passes.integers import MIDDLE, Dynamic, Known, Scaled, Steps, is_float32, number, pair
 from dycl_tvm.passes.rewrite import freeze, static_argument
 
-#: Operations that give elements of their first operand at other places, and take no other tensor.
-_MOVES = frozenset({
-    "aten.reshape.default", "aten.view.default", "aten.flatten.using_ints", "aten.permute.default", "aten.transpose.int", "aten.t.default",
-    "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default", "aten.unsqueeze.default", "aten.slice.Tensor", "aten.select.int",
-})  # fmt: skip
 _CONVOLUTIONS = frozenset({"aten.convolution.default", "aten.conv2d.default"})
 #: Products with the names of their left side, right side and bias; of those with ``True`` the right side is (n, k).
 _PRODUCTS: dict[str, tuple[str, str, str | None, bool]] = {
@@ -37,62 +33,33 @@ _PRODUCTS: dict[str, tuple[str, str, str | None, bool]] = {
     "aten.mm.default": ("self", "mat2", None, False),
     "aten.matmul.default": ("self", "other", None, False),
 }
+_INTEGER_PRODUCT = "aten._int_mm.default"
 #: Least and greatest int32 and int8.
 _INT32, _INT8 = (-(2**31), 2**31 - 1), (-128, 127)
 
 
 @dataclass(frozen=True)
-class _Scaled:
-    """A tensor of real numbers as (q - zero) * scale."""
-
-    q: Value
-    scale: float
-    zero: int
-
-    @property
-    def type(self) -> TensorType:
-        """The type of the integers."""
-        assert isinstance(self.q.type, TensorType)
-        return self.q.type
-
-
-@dataclass(frozen=True)
 class _Weights:
-    """Weights as integers, whose zero point is zero: output channels first, with a scale each."""
+    """Weights as integers with a scale each, output channels first: ``data``, plus ``more`` in each output channel."""
 
     data: torch.Tensor
+    more: torch.Tensor
     scales: torch.Tensor
     name: str
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """The weights of each output channel, without a zero point."""
+        return self.data.flatten(1).long() + self.more[:, None]
 
-class _Quantised:
-    """What is known of the values of a graph, and the constants that were made."""
 
-    def __init__(self, graph: HCFG) -> None:
-        self._made: dict[Value, TensorOp] = {
-            v: step for block in graph.blocks for step in block.steps if isinstance(step, TensorOp) for v in step.results()
-        }
-        # Unrolled loops and forks repeat layers: equal constants must come out as one.
-        self._memo: dict[Any, Any] = {}
-
-    def define(self, step: TensorOp) -> None:
-        """Take note of a new step."""
-        self._made.update(dict.fromkeys(step.results(), step))
-
-    def activation(self, value: Any) -> _Scaled | None:
-        """Return a dequantised value of one scale as integers of 8 bits."""
-        step = self._made.get(value) if isinstance(value, Value) else None
-        if step is None or not (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.")):
-            return None
-        q, scale, zero = step.args[0], _number(step.args[1]), _number(step.args[2])
-        if scale is None or zero is None or not 0 < scale < float("inf") or q.type.dtype not in ("uint8", "int8"):
-            return None
-        return _Scaled(q, float(torch.tensor(scale, dtype=torch.float32)), int(zero)) if _is_float32(value) else None
+class _Quantised(Known):
+    """What is known of values, and of constants that are weights and biases."""
 
     def weights(self, value: Any, channel: int) -> _Weights | None:
         """Return a dequantised constant as integers; ``channel`` is its dimension of the output's channels."""
-        step = self._made.get(value) if isinstance(value, Value) else None
-        if step is None or not _is_float32(value):
+        step = self.maker(value)
+        if step is None or not is_float32(value):
             return None
         if step.op in ("aten.t.default", "aten.transpose.int", "aten.permute.default") and len(value.type.shape) == 2:  # type: ignore[union-attr]
             swapped = step.op != "aten.permute.default" or [d % 2 for d in step.args[1]] == [1, 0]
@@ -101,9 +68,9 @@ class _Quantised:
         if not is_dequantize(step.op) or not isinstance(step.args[0], Constant):
             return None
         key = ("weights", channel, step.op, freeze(step.args, lambda v: v))  # the same integers may be dequantised at several places
-        if key not in self._memo:
-            self._memo[key] = self._integers(step, channel)
-        found: _Weights | None = self._memo[key]
+        if key not in self.memo:
+            self.memo[key] = self._integers(step, channel)
+        found: _Weights | None = self.memo[key]
         return found
 
     @staticmethod
@@ -120,19 +87,23 @@ class _Quantised:
             scale = scales.data
             zero = torch.zeros(scale.shape, dtype=torch.int64) if zeros is None else zeros.data.long()
         else:
-            one, point = _number(step.args[1]), _number(step.args[2])
+            one, point = number(step.args[1]), number(step.args[2])
             if one is None or point is None:
                 return None
             scale = torch.full((data.shape[channel],), one, dtype=torch.float32)
             zero = torch.full((data.shape[channel],), int(point))
         first = data.transpose(0, channel).long() - zero.reshape(-1, *[1] * (data.dim() - 1))
-        if not (_within(first, _INT8) and scale.isfinite().all()):
+        if not scale.isfinite().all():
             return None
-        return _Weights(first.to(torch.int8).contiguous(), scale, step.args[0].name)
+        more = torch.zeros(scale.shape, dtype=torch.int64)
+        if not _within(first, _INT8):  # what 8 bits do not hold is a number for each output channel
+            more = (MIDDLE if data.dtype == torch.uint8 else 0) - zero
+            first = first - more.reshape(-1, *[1] * (data.dim() - 1))
+        return _Weights(first.to(torch.int8).contiguous(), more, scale, step.args[0].name)
 
     def bias(self, value: Any, factors: torch.Tensor) -> tuple[torch.Tensor | None, Any]:
         """Return a bias as integers in units of ``factors``, or else as the operand that it is."""
-        step = self._made.get(value) if isinstance(value, Value) else None
+        step = self.maker(value)
         if step is None or not is_dequantize(step.op) or not isinstance(step.args[0], Constant) or step.args[0].data.dtype != torch.int32:
             return None, value
         scale, zero = step.args[1], step.args[2]
@@ -147,22 +118,11 @@ class _Quantised:
             return None, value
         return data.long().reshape(-1), None
 
-    def number(self, value: float) -> Constant:
-        """Return a float32 of rank 0."""
-        return self.constant(("number", float(value).hex()), torch.tensor(value, dtype=torch.float32))
-
-    def constant(self, key: Any, data: torch.Tensor, name: str = "") -> Constant:
-        """Return the one constant of a key."""
-        if key not in self._memo:
-            data = data.contiguous()
-            self._memo[key] = Constant(tensor_type(data), data, name)
-        found: Constant = self._memo[key]
-        return found
-
 
 def integer_products(graph: HCFG) -> int:
     """Rewrite convolutions and products of quantised tensors; return how many operations changed."""
-    if not any(isinstance(s, TensorOp) and s.op.startswith(f"{DECOMPOSED}.") for b in graph.blocks for s in b.steps):
+    quantised = (f"{DECOMPOSED}.", f"{NAMESPACE}.", _INTEGER_PRODUCT)
+    if not any(isinstance(s, TensorOp) and s.op.startswith(quantised) for b in graph.blocks for s in b.steps):
         return 0
     known = _Quantised(graph)
     changes = 0
@@ -180,89 +140,53 @@ def integer_products(graph: HCFG) -> int:
 
 
 def _rewritten(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    if step.op in _MOVES:
-        return _moved(step, known)
     if step.op in _CONVOLUTIONS:
         return _convolution(step, known)
-    if step.op in _PRODUCTS:
-        return _product(step, known)
-    if step.op.startswith(f"{DECOMPOSED}.quantize_per_tensor."):
-        return _quantised(step, known)
-    if step.op == "aten.add.Tensor":
-        return _sum(step, known)
-    return _dequantised(step, known) if step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.") else None
-
-
-def _sum(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    """Return the sum with a dequantised tensor: what one kernel computes need not lie in memory as float32."""
-    out = step.outputs[0]
-    if out is None or not _is_float32(out) or static_argument(step, "alpha") != 1 or len(step.operands()) != 2:
-        return None
-    for other, value in (step.args[:2], step.args[1::-1]):
-        found = known.activation(value)
-        if found is not None and other.type == value.type == out.type:
-            args = (other, found.q, known.number(found.scale), known.number(found.zero))
-            return [TensorOp(ADD, args, {}, (out,), step.origin)]
-    return None
-
-
-def _quantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    x, scale, zero, low, high, dtype = step.args[:6] if len(step.args) == 6 else (None,) * 6
-    scale, zero, out = _number(scale), _number(zero), step.outputs[0]
-    if scale is None or zero is None or not scale or not isinstance(low, int) or not isinstance(high, int) or not _is_float32(x):
-        return None
-    return [TensorOp(QUANTIZE, (x, known.number(1.0 / scale), known.number(zero), low, high, dtype), {}, (out,), step.origin)]
-
-
-def _dequantised(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    out = step.outputs[0]
-    scale, zero = _number(step.args[1]), _number(step.args[2])
-    if scale is None or zero is None or out is None or not _is_float32(out) or not 0 < scale < float("inf"):
-        return None
-    return [TensorOp(DEQUANTIZE, (step.args[0], known.number(scale), known.number(zero)), {}, (out,), step.origin)]
-
-
-def _moved(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    source, out = known.activation(step.args[0]), step.outputs[0]
-    if source is None or out is None or len(step.operands()) != 1 or not _is_float32(out):
-        return None
-    made = _Steps(step.origin)
-    q = made.add(step.op, (source.q, *step.args[1:]), out.type, source.type.dtype, kwargs=step.kwargs)
-    made.add(DEQUANTIZE, (q, known.number(source.scale), known.number(source.zero)), out.type, "float32", out)
-    return made.steps
+    if step.op == _INTEGER_PRODUCT:
+        return _integer_product(step, known)
+    return _product(step, known) if step.op in _PRODUCTS else moved(step, known)
 
 
 def _convolution(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
-    out, x = step.outputs[0], known.activation(static_argument(step, "input"))
+    source, out = static_argument(step, "input"), step.outputs[0]
+    x = known.activation(source) or known.dynamic(source)
     weights = known.weights(static_argument(step, "weight"), 0)
-    if x is None or weights is None or out is None or not _is_float32(out):
+    if x is None or weights is None or out is None or not is_float32(out):
         return None
     transposed = step.op == "aten.convolution.default" and static_argument(step, "transposed")
     if transposed or weights.data.dim() != 4 or len(x.type.shape) != 4:
         return None
-    stride, padding, dilation = (_pair(static_argument(step, n)) for n in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (pair(static_argument(step, n)) for n in ("stride", "padding", "dilation"))
     layer = _layer(x, weights, static_argument(step, "bias"), known)
-    if layer is None:
+    if layer is None or (layer.zero is None and any(padding)):
         return None
-    made = _Steps(step.origin)
+    made = Steps(step.origin)
     q = made.as_uint8(x)
-    zero = layer.zero
-    if zero and any(padding):  # the border is filled with what stands for zero
+    if layer.zero and any(padding):  # the border is filled with what stands for zero
         n, c, h, w = x.type.shape
         shape = TensorType((n, c, h + 2 * padding[0], w + 2 * padding[1]), "uint8")
         border = [padding[1], padding[1], padding[0], padding[0]]
-        q, padding = made.add("aten.constant_pad_nd.default", (q, border, zero), shape, "uint8"), [0, 0]
+        q, padding = made.add("aten.constant_pad_nd.default", (q, border, layer.zero), shape, "uint8"), [0, 0]
+    groups = static_argument(step, "groups")
+    how = stride, padding, dilation, groups
     w8 = known.constant(("data", id(weights)), weights.data, weights.name)
-    total = made.add(CONV2D, (q, w8, stride, padding, dilation, static_argument(step, "groups")), out.type, "int32")
+    total = made.add(CONV2D, (q, w8, *how), out.type, "int32")
+    if weights.more.any():
+        # of one group the sums of what it reads are those of all outputs
+        ones = torch.ones((weights.data.shape[0] if groups > 1 else 1, *weights.data.shape[1:]), dtype=torch.int8)
+        like = TensorType((out.type.shape[0], ones.shape[0], *out.type.shape[2:]), "int32")  # type: ignore[union-attr]
+        sums = made.add(CONV2D, (q, known.constant(("ones", *ones.shape), ones), *how), like, "int32")
+        total = _with_more(made, total, sums, weights, (1, -1, 1, 1), out, known)
     layer.finish(made, total, (1, -1, 1, 1), out, known)
     return made.steps
 
 
 def _product(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     left, right, bias, by_rows = _PRODUCTS[step.op]
-    out, x = step.outputs[0], known.activation(static_argument(step, left))
+    source, out = static_argument(step, left), step.outputs[0]
+    x = known.activation(source) or known.dynamic(source)
     w = static_argument(step, right)
-    if x is None or out is None or not _is_float32(out) or len(w.type.shape) != 2 or not x.type.shape:
+    if x is None or out is None or not is_float32(out) or len(w.type.shape) != 2 or not x.type.shape:
         return None
     if step.op == "aten.addmm.default" and (static_argument(step, "beta"), static_argument(step, "alpha")) != (1, 1):
         return None
@@ -270,11 +194,38 @@ def _product(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
     layer = None if weights is None else _layer(x, weights, None if bias is None else static_argument(step, bias), known)
     if weights is None or layer is None:
         return None
-    made = _Steps(step.origin)
-    total = made.add(
-        MATMUL, (made.as_uint8(x), known.constant(("transposed", id(weights)), weights.data.mT, weights.name)), out.type, "int32"
-    )
+    made = Steps(step.origin)
+    q = made.as_uint8(x)
+    total = made.add(MATMUL, (q, known.constant(("transposed", id(weights)), weights.data.mT, weights.name)), out.type, "int32")
+    if weights.more.any():
+        ones = torch.ones((weights.data.shape[1], 1), dtype=torch.int8)
+        like = TensorType((*x.type.shape[:-1], 1), "int32")
+        sums = made.add(MATMUL, (q, known.constant(("ones", *ones.shape), ones)), like, "int32")
+        total = _with_more(made, total, sums, weights, (-1,), out, known)
     layer.finish(made, total, (-1,), out, known)
+    return made.steps
+
+
+def _with_more(made: Steps, total: Value, sums: Value, weights: _Weights, shape: tuple[int, ...], out: Value, known: _Quantised) -> Value:
+    """Add what weights are more than their 8 bits: a number of an output channel times the sums of what it reads."""
+    more = known.constant(("more", id(weights), shape), weights.more.to(torch.int32).reshape(shape))
+    return made.add(SHIFTED, (total, sums, more), out.type, "int32")
+
+
+def _integer_product(step: TensorOp, known: _Quantised) -> list[TensorOp] | None:
+    """Return an exact product of int8 as one of uint8 and int8."""
+    (x, w), out = step.args, step.outputs[0]
+    if out is None or isinstance(x, Constant) or not isinstance(w, Constant):
+        return None
+    if (x.type.dtype, w.type.dtype, out.type.dtype) != ("int8", "int8", "int32"):  # type: ignore[union-attr]
+        return None
+    columns = w.data.long()
+    shift = -MIDDLE * columns.sum(0)
+    if not _within(255 * columns.abs().sum(0) + shift.abs(), _INT32):
+        return None
+    made = Steps(step.origin)
+    total = made.add(MATMUL, (made.add(BYTES, (x,), x.type, "uint8"), w), out.type, "int32")
+    made.add("aten.add.Tensor", (total, known.constant(("shift of", w), shift.to(torch.int32))), out.type, "int32", out)
     return made.steps
 
 
@@ -284,8 +235,8 @@ class _Layer:
 
     Attributes
     ----------
-    zero : int
-        The zero point of its input as uint8.
+    zero : int or None
+        The zero point of its input as uint8; None if each call chooses it.
     shift : torch.Tensor
         What is added to the sums, an integer for each output channel.
     factors : torch.Tensor
@@ -294,20 +245,26 @@ class _Layer:
         What is added afterwards.
     key : tuple
         Equal layers have equal ones.
+    dynamic : Dynamic or None
+        The input, if each call chooses its scale: then ``factors`` are the weights' scales alone, and ``shift`` is for each unit of the
+        zero point.
     """
 
-    zero: int
+    zero: int | None
     shift: torch.Tensor
     factors: torch.Tensor
     bias: Any
     key: tuple[Any, ...]
+    dynamic: Dynamic | None = None
 
-    def finish(self, made: _Steps, total: Value, shape: tuple[int, ...], out: Value, known: _Quantised) -> None:
+    def finish(self, made: Steps, total: Value, shape: tuple[int, ...], out: Value, known: _Quantised) -> None:
         """Add the steps from the sums to the result."""
-        if self.shift.any():
-            shift = known.constant(("shift", *self.key, shape), self.shift.to(torch.int32).reshape(shape))
+        shift = known.constant(("shift", *self.key, shape), self.shift.to(torch.int32).reshape(shape))
+        factors: Value = known.constant(("factors", *self.key, shape), self.factors.reshape(shape))
+        if self.dynamic is not None:
+            total, factors = self._of_call(self.dynamic, made, total, shift, factors, out)
+        elif self.shift.any():
             total = made.add("aten.add.Tensor", (total, shift), out.type, "int32")
-        factors = known.constant(("factors", *self.key, shape), self.factors.reshape(shape))
         scaled = made.add(SCALED, (total, factors), out.type, "float32", out if self.bias is None else None)
         if self.bias is None:
             return
@@ -317,61 +274,39 @@ class _Layer:
             bias = made.add("aten.reshape.default", (bias, list(spread.shape)), spread, "float32")
         made.add("aten.add.Tensor", (scaled, bias), out.type, "float32", out)
 
+    @staticmethod
+    def _of_call(x: Dynamic, made: Steps, total: Value, shift: Value, factors: Value, out: Value) -> tuple[Value, Value]:
+        """Return the sums without a zero point, and factors, by what the call has chosen."""
+        zero = made.add("aten._to_copy.default", (x.zero,), x.zero.type, "int32", kwargs={"dtype": torch.int32})
+        if x.type.dtype == "int8":
+            zero = made.add("aten.add.Scalar", (zero, MIDDLE), x.zero.type, "int32")
+        scale = made.add("aten._to_copy.default", (x.scale,), x.scale.type, "float32", kwargs={"dtype": torch.float32})
+        total = made.add(SHIFTED, (total, zero, shift), out.type, "int32")
+        return total, made.add("aten.mul.Tensor", (factors, scale), factors.type, "float32")
 
-def _layer(x: _Scaled, weights: _Weights, bias: Any, known: _Quantised) -> _Layer | None:
+
+def _layer(x: Scaled | Dynamic, weights: _Weights, bias: Any, known: _Quantised) -> _Layer | None:
     """Return what becomes of a layer's sums, or None if an int32 might not hold them."""
-    zero = x.zero + (128 if x.type.dtype == "int8" else 0)
+    rows = weights.rows
+    # of the products, of those with what weights are more than their 8 bits, and of the zero point
+    most = 255 * (weights.data.flatten(1).long().abs().sum(1) + rows.shape[1] * weights.more.abs())
+    if isinstance(x, Dynamic):
+        if not (_within(most + 255 * rows.sum(1).abs(), _INT32) and bool((weights.scales > 0).all())):
+            return None
+        return _Layer(None, -rows.sum(1), weights.scales, bias, (id(weights), "dynamic"), x)
+    zero = x.zero + (MIDDLE if x.type.dtype == "int8" else 0)
     factors = torch.tensor(x.scale, dtype=torch.float32) * weights.scales
     integers, rest = known.bias(bias, factors)
-    rows = weights.data.flatten(1).long()
     shift = -zero * rows.sum(1)
-    if integers is not None:
+    if integers is not None and _within(most + (shift + integers).abs(), _INT32):
         shift = shift + integers
-    if not (0 <= zero <= 255 and _within(shift, _INT32) and _within(255 * rows.abs().sum(1) + shift.abs(), _INT32)):
+    else:  # one that the sums have no room for is added afterwards
+        integers, rest = None, bias
+    if not (0 <= zero <= 255 and _within(shift, _INT32) and _within(most + shift.abs(), _INT32)):
         return None
     if not bool((factors.isfinite() & (factors > 0)).all()):
         return None
     return _Layer(zero, shift, factors, rest, (id(weights), x.scale, zero, bias if integers is not None else None))
-
-
-class _Steps:
-    """New steps in the place of one."""
-
-    def __init__(self, origin: Origin | None) -> None:
-        self.steps: list[TensorOp] = []
-        self._origin = origin
-
-    def add(
-        self, op: str, args: tuple[Any, ...], like: Any, dtype: str, out: Value | None = None, kwargs: dict[str, Any] | None = None
-    ) -> Value:
-        """Add an operation whose result has the shape of ``like``."""
-        out = out or Value(TensorType(like.shape, dtype))
-        self.steps.append(TensorOp(op, args, dict(kwargs or {}), (out,), self._origin))
-        return out
-
-    def as_uint8(self, x: _Scaled) -> Value:
-        """Return the integers of a tensor, moved by 128 if they have signs."""
-        if x.type.dtype == "uint8":
-            return x.q
-        wide = self.add("aten._to_copy.default", (x.q,), x.q.type, "int16", kwargs={"dtype": torch.int16})
-        moved = self.add("aten.add.Scalar", (wide, 128), x.q.type, "int16")
-        return self.add("aten._to_copy.default", (moved,), x.q.type, "uint8", kwargs={"dtype": torch.uint8})
-
-
-def _number(operand: Any) -> float | int | None:
-    """Return the number that an operand is, or that a constant of one element holds."""
-    if isinstance(operand, Constant) and operand.data.numel() == 1:
-        return operand.data.item()  # type: ignore[no-any-return]
-    return operand if isinstance(operand, (int, float)) else None
-
-
-def _is_float32(value: Any) -> bool:
-    return isinstance(value, Value) and isinstance(value.type, TensorType) and value.type.dtype == "float32"
-
-
-def _pair(value: Any) -> list[int]:
-    values = [value] * 2 if isinstance(value, int) else [int(v) for v in value]
-    return values * 2 if len(values) == 1 else values
 
 
 def _within(data: torch.Tensor, bounds: Sequence[int]) -> bool:

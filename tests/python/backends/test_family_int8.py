@@ -71,7 +71,7 @@ def _check_conv(family: Any, work: Conv2D, plan: Any, target: Any) -> None:
     for at_end in (False, True):
         kernel.run(tvm.runtime.from_dlpack(guarded(pack(x, work.x.block), at_end)), packed, made)
     top, left, bottom, right = work.padding
-    wide = torch.nn.functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom))
+    wide = torch.nn.functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom), value=work.border)
     expected = torch.conv2d(wide, torch.from_numpy(w).double(), None, work.stride, 0, work.dilation, work.groups)
     np.testing.assert_array_equal(unpack(made.numpy(), work.y), expected.numpy().astype(np.int32))
 
@@ -122,6 +122,19 @@ def test_convolutions_of_few_channels_read_planes(target: Any) -> None:
     assert not int8_conv.FAMILY.plans(replace(plain, groups=2), machine_of(target))
     wide = _conv(target, 1, 5, 16, (4, 4), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1)
     assert not int8_conv.FAMILY.plans(replace(wide, x=replace(wide.x, block=1)), machine_of(target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("border", [7, 255])
+def test_what_lies_around_an_image_is_any_byte(border: int, target: Any) -> None:
+    packed = _conv(target, 1, 20, 20, (9, 11), (3, 3), (2, 2), (1, 1, 0, 2), 1, 1)
+    one_tap = _conv(target, 1, 20, 20, (5, 6), (1, 1), (1, 1), (1, 0, 1, 2), 1, 1)
+    planes = _conv(target, 2, 3, 20, (20, 37), (7, 7), (2, 2), (3, 3, 3, 3), 1, 1)
+    for work in (packed, one_tap, replace(planes, x=replace(planes.x, block=1))):
+        work = replace(work, border=border)
+        _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
+    alone = replace(_conv(target, 1, 32, 32, (6, 6), (3, 3), (1, 1), (1, 1, 1, 1), 1, 32), border=border)
+    assert not any(f.plans(alone, machine_of(target)) for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY))
 
 
 def _depthwise(target: Any, channels: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, choice: int = 0) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import kernel_utils as ku
 import numpy as np
 import pytest
+import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,15 @@ def test_concatenation(channels, epilogue):
     kernel = ku.Kernel(concat.kernel(parts, y, ku.machine(), **after))
     got = ku.unpack(kernel([*(ku.pack(a, 8) for a in arrays), *extra], y.physical), y)
     np.testing.assert_array_equal(got, want)
+
+
+def test_concatenation_of_bytes():
+    arrays = [np.random.default_rng(c).integers(0, 256, (1, c, 4, 5)).astype("uint8") for c in (16, 8, 3)]
+    parts, y = [Tensor(a.shape, "uint8", 8) for a in arrays], Tensor((1, 27, 4, 5), "uint8", 8)
+    kernel = ku.Kernel(concat.kernel(parts, y, ku.machine()))
+    made = tvm.runtime.tensor(np.zeros(y.physical, "uint8"))
+    kernel.run(*(tvm.runtime.tensor(ku.pack(a, 8)) for a in arrays), made)
+    np.testing.assert_array_equal(ku.unpack(made.numpy(), y), np.concatenate(arrays, 1))
 
 
 def test_concatenation_needs_whole_blocks():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import dycl_tvm
 from dycl_tvm.build import stage
 from dycl_tvm.errors import UnsupportedError
 
@@ -80,3 +83,63 @@ def test_4_bits_that_are_not_only_dequantised_are_refused() -> None:
     model = _model(nodes, {"s": np.float32(0.1), "z": _int4("z", np.array(1), TensorProto.INT4)}, (4,), (4,))
     with pytest.raises(UnsupportedError, match="int4"):
         stage(model)
+
+
+def _network(dtype: Any) -> Any:
+    """Return convolutions with borders, a residual, a join of two grids and averages, as quantisers write them."""
+    generator, zero = np.random.default_rng(0), np.array(0 if dtype == np.int8 else 120, dtype)
+    initializers: dict[str, Any] = {"z": zero, "zw": np.int8(0)}
+    nodes: list[Any] = []
+
+    def fake(x: str, scale: float) -> str:
+        name = f"{x}_{len(nodes)}"
+        initializers[f"{name}_s"] = np.float32(scale)
+        nodes.append(helper.make_node("QuantizeLinear", [x, f"{name}_s", "z"], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", "z"], [name]))
+        return name
+
+    def weight(name: str, shape: tuple[int, ...]) -> str:
+        initializers[f"{name}_w"], initializers[f"{name}_sw"] = generator.integers(-127, 128, shape).astype(np.int8), np.float32(0.003)
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_w", f"{name}_sw", "zw"], [f"{name}_wf"]))
+        return f"{name}_wf"
+
+    def node(op: str, inputs: list[str], out: str, scale: float, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op, inputs, [out], **attributes))
+        return fake(out, scale)
+
+    x = fake("x", 0.02)
+    a = node("Conv", [x, weight("a", (16, 3, 3, 3))], "a", 0.03, pads=[1, 1, 1, 1])
+    b = node("Conv", [a, weight("b", (16, 16, 3, 3))], "b", 0.04, pads=[1, 1, 1, 1])
+    c = node("Add", [b, a], "c", 0.05)
+    d = node("MaxPool", [c], "d", 0.05, kernel_shape=[2, 2], strides=[2, 2])
+    e = node("AveragePool", [a], "e", 0.02, kernel_shape=[2, 2], strides=[2, 2])
+    f = node("Concat", [d, e], "f", 0.04, axis=1)
+    g = node("GlobalAveragePool", [f], "g", 0.01)
+    h = node("Flatten", [g], "h", 0.01)
+    nodes.append(helper.make_node("Gemm", [h, weight("i", (5, 32))], ["y"], transB=1))
+    return _model(nodes, initializers, (1, 3, 8, 8), (1, 5))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_a_network_of_a_quantiser_is_computed_in_bytes(dtype: Any, tmp_path: Path) -> None:
+    model = _network(dtype)
+    graph = stage(model)
+    ops = [o for f in graph.sub_dnns() for o in f.ops]
+    of_images = ("convolution", "conv2d", "addmm", "mm", "mean", "avg_pool2d", "adaptive_avg_pool2d")
+    assert not [o.op for o in ops if o.op.startswith("aten.") and o.op.split(".")[1].lstrip("_") in of_images]
+    joined = [v.type.dtype for o in ops if o.op in ("aten.cat.default", "aten.max_pool2d_with_indices.default") for v in o.operands()]
+    assert set(joined) == {"uint8"}
+    art = dycl_tvm.build(model, target="native")
+    assert art.report().families["int8"] == 3
+    kernels = set(re.findall(r"__tvm_ffi_dycl_([a-z0-9]+)", art.source()))
+    assert not kernels & {"pad", "pack", "unpack", "fused"}  # borders are the convolutions' own, and images of few channels are read plain
+    art.export_library(tmp_path / "m.so")
+    art.save_params(tmp_path / "m.params")
+    module, generator = dycl_tvm.load(tmp_path / "m.so", tmp_path / "m.params"), np.random.default_rng(1)
+    for _ in range(3):
+        x = generator.normal(size=(1, 3, 8, 8)).astype(np.float32)
+        found = np.asarray(module(x))
+        np.testing.assert_array_equal(found, graph.interpret()(torch.from_numpy(x)).numpy())
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        # a step of what Gemm reads, times its weights, at most
+        np.testing.assert_allclose(found, expected, atol=0.01 * 0.003 * 127 * 3)

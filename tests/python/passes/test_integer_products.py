@@ -111,13 +111,60 @@ def test_zero_points_of_weights_are_taken_off_where_they_leave_8_bits() -> None:
     torch.testing.assert_close(interpret(graph, [q])[0][0], before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("op, groups", [("aten.linear.default", 1), ("aten.conv2d.default", 1), ("aten.conv2d.default", 2)])
+@pytest.mark.parametrize("x_dtype, zero", [("uint8", 0), ("uint8", 7), ("int8", -3)])
+def test_weights_of_nine_bits_are_those_of_eight_and_a_number_a_channel(op: str, groups: int, x_dtype: str, zero: int) -> None:
+    convolution = "conv" in op
+    data, scales = weights = _weights(6, 4 // groups, 3, 2, dtype=torch.uint8) if convolution else _weights(6, 4, dtype=torch.uint8)
+    zeros = torch.tensor([0, 255, 100, 128, 7, 200])
+    shape = (2, 4, 6, 5) if convolution else (3, 4)
+    rest = ([2, 1], [1, 1], [1, 1], groups) if convolution else ()
+    graph = _layer(op, shape, weights, x_dtype=x_dtype, zero=zero, zeros=zeros, rest=rest)
+    info = torch.iinfo(getattr(torch, x_dtype))
+    q = torch.randint(info.min, info.max + 1, shape).to(getattr(torch, x_dtype))
+    assert integer_products(graph) and op not in _ops(graph)
+    verify(graph)
+    (found,), _ = interpret(graph, [q])
+    x, w = q.double() - zero, data.double() - zeros.reshape(-1, *[1] * (data.dim() - 1))
+    sums = torch.conv2d(x, w, None, *rest) if convolution else x @ w.T
+    factors = torch.tensor(0.0371) * scales
+    assert torch.equal(found, sums.float() * (factors[:, None, None] if convolution else factors))
+
+
+def test_an_exact_product_of_int8_is_one_of_bytes() -> None:
+    data, _ = _weights(8, 5)
+    b = GraphBuilder("layer", {"q": tensor(20, 8, dtype="int8")})
+    b.leave(b.entry, b.op(b.entry, "aten._int_mm.default", b.params[0], constant(data)))
+    assert integer_products(b.graph) and "dycl_quantized.matmul.default" in _ops(b.graph)
+    q = torch.randint(-128, 128, (20, 8)).to(torch.int8)
+    assert torch.equal(interpret(b.graph, [q])[0][0], (q.double() @ data.double()).int())
+
+
+def test_weights_that_are_transposed_by_a_step_of_their_own_are_found() -> None:
+    data, _ = _weights(5, 8)
+    b = GraphBuilder("layer", {"q": tensor(3, 8, dtype="uint8")})
+    x = b.op(b.entry, "quantized_decomposed.dequantize_per_tensor.default", b.params[0], 0.0371, 7, 0, 255, torch.uint8)
+    w = b.op(b.entry, "quantized_decomposed.dequantize_per_tensor.default", constant(data), 0.01, 0, -128, 127, torch.int8)
+    b.leave(b.entry, b.op(b.entry, "aten.mm.default", x, b.op(b.entry, "aten.t.default", w)))
+    assert integer_products(b.graph) and "dycl_quantized.matmul.default" in _ops(b.graph)
+
+
+def test_a_bias_that_the_sums_have_no_room_for_is_added_afterwards() -> None:
+    graph = _layer("aten.linear.default", (3, 8), _weights(5, 8), bias=torch.zeros(5))
+    builder = GraphBuilder("other", {})
+    b8 = torch.full((5,), 2**31 - 5, dtype=torch.int32)
+    block = graph.blocks[0]
+    block.steps.insert(0, _dequantised_bias(builder, b8, torch.tensor(0.0371) * _weights(5, 8)[1]))
+    step = block.steps[-1]
+    step.args = (*step.args[:2], block.steps[0].outputs[0])  # type: ignore[union-attr, misc]
+    q = torch.randint(0, 256, (3, 8)).to(torch.uint8)
+    (before,), _ = interpret(graph, [q])
+    assert integer_products(graph) and "dycl_quantized.matmul.default" in _ops(graph)
+    torch.testing.assert_close(interpret(graph, [q])[0][0], before)
+
+
 def _too_long() -> HCFG:
     return _layer("aten.linear.default", (1, 66_400), (torch.full((2, 66_400), 127, dtype=torch.int8), torch.ones(2)), zero=0)
-
-
-def _weights_wider_than_8_bits() -> HCFG:
-    data, scales = _weights(4, 8, dtype=torch.uint8)
-    return _layer("aten.linear.default", (3, 8), (data, scales), zeros=torch.zeros(4, dtype=torch.int64))
 
 
 def _scale_along_the_sum() -> HCFG:
@@ -132,7 +179,7 @@ def _scale_along_the_sum() -> HCFG:
     return b.graph
 
 
-@pytest.mark.parametrize("make", [_too_long, _weights_wider_than_8_bits, _scale_along_the_sum])
+@pytest.mark.parametrize("make", [_too_long, _scale_along_the_sum])
 def test_what_might_not_fit_stays_float(make: Callable[[], HCFG]) -> None:
     graph = make()
     integer_products(graph)

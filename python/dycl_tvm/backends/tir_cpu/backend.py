@@ -11,7 +11,7 @@ import tvm
 from dycl_tvm.backends.front import same_front
 from dycl_tvm.backends.network_kernels import Blocks, Chosen, Network
 from dycl_tvm.backends.registry import Backend
-from dycl_tvm.backends.tir_cpu import attention, halves, rms_norm
+from dycl_tvm.backends.tir_cpu import attention, borders, halves, rms_norm
 from dycl_tvm.backends.tir_cpu.emit import ModuleEmitter
 from dycl_tvm.backends.tir_cpu.families import reduction
 from dycl_tvm.backends.tir_cpu.families.family import Maker
@@ -47,6 +47,7 @@ class FamilyKernels:
         graphs = {name: reader.read(name, self.network.constants.get(name, ())) for name in names}
         for graph in graphs.values():
             attention.join(graph, mod, self._kernels.takes_attention)
+            borders.join(graph, self._kernels.takes_border)
             fuse(graph)
         blocks = plan(graphs, self._kernels)
         self._halved = sum(halves.store(graph, self._kernels) for graph in graphs.values())

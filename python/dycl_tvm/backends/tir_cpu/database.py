@@ -46,7 +46,7 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
     window = " ".join(
         f"{word}{','.join(map(str, v))}" for word, v in (("k", work.kernel), ("s", work.stride), ("p", work.padding), ("d", work.dilation))
     )
-    return f"{head} conv2d {x} {y} {window} g{work.groups}"
+    return f"{head} conv2d {x} {y} {window} g{work.groups}" + (f" b{work.border}" if work.border else "")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tvm import relax
 
 from dycl_tvm.backends.tir_cpu import rms_norm
 from dycl_tvm.backends.tir_cpu.families.attention import Attention
+from dycl_tvm.backends.tir_cpu.reading.borders import Border
 from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, channelwise
 from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.reading.stages import transposes
@@ -87,6 +88,8 @@ class Node:
         The workload and what is done to its scores; ``inputs`` are queries, keys, values and the operands of that.
     group : int
         Of a node that dequantises weights (integers, scales): how many of a row have one scale.
+    border : Border, optional
+        Of a convolution: what it puts around its input.
     """
 
     value: Any
@@ -102,6 +105,7 @@ class Node:
     packed: bool = False
     attention: tuple[Attention, Epilogue] | None = None
     group: int = 0
+    border: Border | None = None
 
     @property
     def last(self) -> Var:

@@ -125,7 +125,7 @@ class Kernels:
             node.anchor != "relax.concat"
             or node.output is None
             or not node.output.packable
-            or node.output.tensor.dtype != "float32"
+            or node.output.tensor.dtype not in ("float32", "uint8")
             or not all(v.packable for v in node.inputs)
         ):
             return False
@@ -221,6 +221,10 @@ class Kernels:
         result = out.call(_name("concatenate", node), key, lambda: concat.kernel(parts, y, self.machine, epilogue), args, y, rows, reach)
         out.write(node.last, y, result)
         return "concatenate"
+
+    def takes_border(self, node: Node) -> bool:
+        """Whether a convolution can put a border around its input."""
+        return self._convolution(node) is not None
 
     def takes_attention(self, work: attention.Attention) -> bool:
         """Whether attention becomes one kernel."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
+from dycl_tvm.backends.tir_cpu.reading.borders import Border
 from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, Conv2D, Dense, DTypes, Tensor
 
 #: Inputs of at most this many channels are read in plain layout: a packed block of them would be mostly zeros.
@@ -23,11 +24,13 @@ def conv_work(node: Node, lanes: int) -> Conv2D | None:
     integers = is_integer(node)
     if not w.constant or x.constant or not (integers or x.tensor.dtype == "float32") or str(attrs.data_layout) not in ("NCHW", "NCW"):
         return None
+    border = node.border or Border((0, 0, 0, 0), 0)
     one_d = node.anchor == "relax.nn.conv1d"
     stride, padding, dilation = ([int(v) for v in getattr(attrs, a)] for a in ("strides", "padding", "dilation"))
     if one_d:
         stride, dilation = [1, *stride], [1, *dilation]
         padding = [0, padding[0], 0, padding[1]]
+    padding = [own + around for own, around in zip(padding, border.widths)]
     shape, out = image_shape(x.tensor.shape), image_shape(node.output.tensor.shape)
     kernel = w.tensor.shape[2:] if not one_d else (1, *w.tensor.shape[2:])
     few = shape[1] <= FEW_CHANNELS and not (int(attrs.groups) == shape[1] == out[1] > 1)  # depthwise kernels read vectors
@@ -40,6 +43,7 @@ def conv_work(node: Node, lanes: int) -> Conv2D | None:
         (dilation[0], dilation[1]),
         int(attrs.groups),
         *(("int8", "int32") if integers else ("float32", "float32")),
+        border.number,
     )
 
 

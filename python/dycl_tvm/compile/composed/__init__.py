@@ -9,6 +9,7 @@ from dycl_tvm.compile.composed import (  # noqa: F401  # they register
     normal,
     order,
     polynomials,
+    quantized,
     selection,
     special,
 )

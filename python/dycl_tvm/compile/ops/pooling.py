@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -70,23 +71,42 @@ def _values_and_places(ctx: OpContext, both: Any, dtype: str) -> tuple[Any, Any]
     return ctx.cast(ctx.emit(relax.TupleGetItem(both, 1)), dtype), ctx.emit(relax.TupleGetItem(both, 0))
 
 
-def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, count_pad: bool, divisor: int | None, n: int) -> Any:
-    kernel = pair(kernel, n)
-    stride, padding, dilation = pair(stride, n, kernel), pair(padding, n, 0), [1] * n
-    lead, size = list(ctx.shape(x)[:-n]), list(ctx.shape(x)[-n:])
-    out = list(ctx.type.shape[-n:])
-    dtype, masked = ctx.type.dtype, _needs_mask(size, out, kernel, stride, padding, dilation)
+def window_sums(ctx: OpContext, x: Any, kernel: list[int], stride: list[int], padding: list[int]) -> Any:
+    """Emit the sums of windows of the last dimensions, in the type of the result; the border is filled with zeros."""
+    totals = _totals(list(ctx.shape(x)), ctx, kernel, stride, padding)
+    return ctx.call_te(totals, x, name=f"window_sums{len(kernel)}d")
+
+
+def _totals(shape: list[int], ctx: OpContext, kernel: list[int], stride: list[int], padding: list[int]) -> Callable[[Any], Any]:
+    """Return the function from a tensor of such a shape to the sums of its windows."""
+    n = len(kernel)
+    lead, size, out = shape[:-n], shape[-n:], list(ctx.type.shape[-n:])
+    dtype, masked = ctx.type.dtype, _needs_mask(size, out, kernel, stride, padding, [1] * n)
     extents = [int64(v) for v in (*lead, *out)]
 
     def build(t: Any) -> Any:
         taps = [te.reduce_axis((int64(0), int64(k)), name=f"r{i}") for i, k in enumerate(kernel)]
 
         def element(*i: Any) -> Any:
-            at, inside = _window(size, i[len(lead) :], taps, stride, padding, dilation)
-            value = t(*i[: len(lead)], *at)
+            at, inside = _window(size, i[len(lead) :], taps, stride, padding, [1] * n)
+            value = t(*i[: len(lead)], *at).astype(dtype)
             return te.sum(tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)) if masked else value, axis=taps)
 
-        total = te.compute(extents, element, name="pool_sum")
+        return te.compute(extents, element, name="pool_sum")
+
+    return build
+
+
+def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, count_pad: bool, divisor: int | None, n: int) -> Any:
+    kernel = pair(kernel, n)
+    stride, padding = pair(stride, n, kernel), pair(padding, n, 0)
+    lead, size = list(ctx.shape(x)[:-n]), list(ctx.shape(x)[-n:])
+    out = list(ctx.type.shape[-n:])
+    dtype, masked = ctx.type.dtype, _needs_mask(size, out, kernel, stride, padding, [1] * n)
+    totals = _totals([*lead, *size], ctx, kernel, stride, padding)
+
+    def build(t: Any) -> Any:
+        total = totals(t)
 
         def count(i: Any) -> Any:
             if divisor is not None:
@@ -104,7 +124,7 @@ def _avg_pool(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, co
             return area.astype(dtype)
 
         divided = operator.truediv if is_float(dtype) else tirx.truncdiv
-        return te.compute(extents, lambda *i: divided(total(*i), count(i)), name="avg_pool")
+        return te.compute(total.shape, lambda *i: divided(total(*i), count(i)), name="avg_pool")
 
     return ctx.call_te(build, x, name=f"avg_pool{n}d")
 

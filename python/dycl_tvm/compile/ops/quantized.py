@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,20 +11,37 @@ from tvm import relax, tirx
 
 from dycl_tvm.compile.ops import functions, semantics
 from dycl_tvm.compile.ops.context import NotConvertible, OpContext, converter
-from dycl_tvm.hcfg.quantized import ADD, CONV2D, DECOMPOSED, DEQUANTIZE, MATMUL, QUANTIZE, SCALED
+from dycl_tvm.compile.ops.pooling import window_sums
+from dycl_tvm.hcfg.quantized import (
+    ADD,
+    BYTES,
+    CONV2D,
+    DECOMPOSED,
+    DEQUANTIZE,
+    DIVIDED,
+    MATMUL,
+    QUANTIZE,
+    SCALED,
+    SHIFTED,
+    SIGNED,
+    WINDOW_SUMS,
+)
 
 #: Types whose numbers float32 holds.
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
 
-def _quantized(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: int) -> Any:
-    """Emit round(x * inverse) + zero, saturated; ``inverse`` and ``zero`` are of the type in which is computed, and broadcast to ``x``."""
-    out, wide = ctx.type.dtype, ctx.dtype(inverse)
+def _quantized(ctx: OpContext, x: Any, unit: Any, zero: Any, low: int, high: int, scaled: Callable[[Any, Any], Any] = operator.mul) -> Any:
+    """Emit round(x * unit) + zero, saturated; ``unit`` and ``zero`` are of the type in which is computed, and broadcast to ``x``.
+
+    ``scaled`` is done instead of a product.
+    """
+    out, wide = ctx.type.dtype, ctx.dtype(unit)
     if out not in (*_NARROW, "int32"):
         raise NotConvertible(f"quantisation to {out}")
 
     def element(v: Any, i: Any, z: Any) -> Any:
-        whole = tirx.nearbyint(v * i) + z
+        whole = tirx.nearbyint(scaled(v, i)) + z
         if (out, low, high) == ("uint8", 0, 255):
             return functions.to_byte(whole).astype(out)
         # comparisons as PyTorch's clamp has them: NaN stays NaN until it is converted
@@ -31,7 +49,7 @@ def _quantized(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: 
         whole = tirx.Select(whole > tirx.const(high, wide), tirx.const(high, wide), whole)
         return whole.astype("int32").astype(out)
 
-    return ctx.elementwise(element, ctx.cast(x, wide), inverse, zero, name="quantize")
+    return ctx.elementwise(element, ctx.cast(x, wide), unit, zero, name="quantize")
 
 
 def _inverse_of_number(ctx: OpContext, scale: Any) -> Any:
@@ -68,6 +86,22 @@ def _dequantize_per_tensor(ctx: OpContext, q: Any, scale: Any, zero: Any, low: A
 @converter(QUANTIZE)
 def _quantize(ctx: OpContext, x: Any, inverse: Any, zero: Any, low: int, high: int, dtype: Any) -> Any:
     return _quantized(ctx, x, inverse, zero, low, high)
+
+
+@converter(DIVIDED)
+def _divided(ctx: OpContext, x: Any, scale: Any, zero: Any, low: int, high: int, dtype: Any) -> Any:
+    return _quantized(ctx, x, scale, zero, low, high, operator.truediv)
+
+
+@converter(BYTES, SIGNED)
+def _other_sign(ctx: OpContext, q: Any) -> Any:
+    out = ctx.type.dtype
+    return ctx.elementwise(lambda v: tirx.bitwise_xor(v.astype("uint8"), tirx.const(128, "uint8")).astype(out), q, name="other_sign")
+
+
+@converter(WINDOW_SUMS)
+def _window_sums(ctx: OpContext, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> Any:
+    return window_sums(ctx, x, [*kernel], [*stride], [*padding])
 
 
 @converter(DEQUANTIZE)
@@ -138,6 +172,16 @@ def _add(ctx: OpContext, x: Any, q: Any, scale: Any, zero: Any) -> Any:
     return ctx.elementwise(
         lambda a, v, s, z: a + semantics.rounded_product(v.astype("float32") - z, s), x, q, scale, zero, name="add_dequantized"
     )
+
+
+@converter(SHIFTED)
+def _shifted(ctx: OpContext, sums: Any, a: Any, b: Any) -> Any:
+    return ctx.elementwise(lambda v, x, y: v + x * y, sums, a, b, name="shifted")
+
+
+@converter("_int_mm.default")
+def _int_mm(ctx: OpContext, x: Any, w: Any) -> Any:
+    return ctx.emit(relax.op.matmul(x, w, out_dtype="int32"))
 
 
 @converter(SCALED)

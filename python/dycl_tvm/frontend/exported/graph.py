@@ -22,6 +22,7 @@ from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown_calls import has_rule
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, math_call
 from dycl_tvm.frontend.trace.values.recorder import dispatch, item, truth_of
+from dycl_tvm.hcfg.quantized import DECOMPOSED
 
 aten = torch.ops.aten
 HANDLERS = control_flow.HANDLERS | attention.HANDLERS
@@ -107,7 +108,9 @@ def _call(session: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: 
 def _call_operator(session: ExportedSession, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if target in (aten.item.default, aten._local_scalar_dense.default):
         return item(args[0])
-    if target.namespace not in ("aten", "prims", "torchvision"):
+    if target.name() == "export::access_subclass_inner_tensor":  # a weight of a class that holds it as other tensors
+        return getattr(*args)
+    if target.namespace not in ("aten", "prims", "torchvision", DECOMPOSED):
         return _custom(session, target, args, kwargs)
     # The exporter writes a view where it is known to be one, of whatever the tensor is a view of.
     made = call_by_function(aten.reshape.default if target is aten.view.default else target, args, kwargs, has_rule)

@@ -16,6 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
@@ -184,7 +185,8 @@ class _Program:
             if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
                 raise UsageError(f"the weight {spec.target} has no values; export the model with its weights loaded")
             # Two names of one tensor stay one tensor: what is written under one is read under the other.
-            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+            known_by_memory = tensor.numel() and not is_traceable_wrapper_subclass(tensor)
+            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if known_by_memory else id(tensor)
             tensor = known.setdefault(key, tensor.detach())
             found[spec.arg.name] = tensor
             names.setdefault(id(tensor), spec.target)
@@ -249,6 +251,9 @@ class _Program:
                 raise UnsupportedError(f"the program gives a {spec.kind.name.lower()}", None, "export the model for inference")
         done: set[int] = set()
         for name, tensor in held.items():
+            if not isinstance(tensor, StagedTensor) and is_traceable_wrapper_subclass(tensor):
+                _unchanged(name, tensor)
+                continue
             before = constants().of(tensor) if not isinstance(tensor, StagedTensor) else None
             if name not in changed and read(tensor) is not before and id(tensor) not in done:
                 changed[name] = read(tensor)  # changed in place, or a state variable as it was
@@ -266,6 +271,17 @@ class _Program:
 
     def _target(self, placeholder: str) -> str:
         return next(s.target for s in self.signature.input_specs if s.arg.name == placeholder and s.target is not None)
+
+
+def _unchanged(name: str, tensor: Any) -> None:
+    """Refuse a weight that holds its numbers as other tensors, if one of these was changed in place."""
+    for attribute in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, attribute)
+        if is_traceable_wrapper_subclass(part):
+            _unchanged(f"{name}.{attribute}", part)
+        elif read(part) is not constants().of(part):
+            what = f"the program changes {attribute} of {name}, a {type(tensor).__name__}"
+            raise UnsupportedError(what, None, "keep state in plain tensors")
 
 
 def _signature_of(program: ExportedProgram) -> Any:

@@ -19,7 +19,7 @@ class _Int8DepthwiseNarrow(depthwise.Depthwise):
 
     def plans(self, work: Conv2D, machine: Machine) -> list[depthwise.DepthwisePlan]:
         """Return tiles of columns, as for float32; sums take the same registers."""
-        if not int8.takes(work.dtypes) or not depthwise.is_depthwise(work, machine):
+        if work.border or not int8.takes(work.dtypes) or not depthwise.is_depthwise(work, machine):
             return []
         return [] if int8.allowed(machine) and work.x.shape[3] >= int8.QUAD else self.tiled(work, machine)
 

@@ -271,11 +271,12 @@ class DotTiles(PaddedCopy):
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
+        around = T.int32(int.from_bytes(bytes([self.work.border] * 4), "little", signed=True))
         if self.words == 1:
-            place, zero = j, T.int32(0)
+            place, filling = j, around
         else:
-            place, zero = T.ramp(j * self.words, 1, self.words), T.broadcast(T.int32(0), self.words)
-        store(self.copy, [c, i, place], zero if values is None else self.word(values))
+            place, filling = T.ramp(j * self.words, 1, self.words), T.broadcast(around, self.words)
+        store(self.copy, [c, i, place], filling if values is None else self.word(values))
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
         """See :class:`PaddedCopy`."""

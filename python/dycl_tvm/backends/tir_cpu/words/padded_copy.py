@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Convolutions that read a padded copy of their input, rounded to the type of their factors.
 
-A piece (a band of output positions of an image) copies the input that it reaches, zeros around it, so that all tiles of outputs are
+A piece (a band of output positions of an image) copies the input that it reaches, its border around it, so that all tiles of outputs are
 alike and each factor is rounded once, not once a tap.
 """
 
@@ -73,7 +73,7 @@ class PaddedCopy(ABC):
 
     @abstractmethod
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
-        """Emit the store of a block of channels, rounded, at a place of the copy; by default of zeros."""
+        """Emit the store of a block of channels, rounded, at a place of the copy; by default of the border."""
 
     @abstractmethod
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
@@ -113,19 +113,19 @@ class PaddedCopy(ABC):
         """Emit the copy of what the piece reaches of a group of the input."""
         p, rows, columns = self.p, self.rows, self.columns
 
-        def zeros(c: Any, i: Any, begin: Any, end: Any) -> None:
+        def around(c: Any, i: Any, begin: Any, end: Any) -> None:
             with T.serial(0, end - begin) as j:
                 self.put(c, i, begin + j)
 
         def row_of_input(c: Any, i: Any) -> None:
-            zeros(c, i, 0, columns.inside)
+            around(c, i, 0, columns.inside)
             self.span(g, c, i, columns.inside, tirx.max(0, columns.outside - columns.inside))
-            zeros(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
+            around(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
 
         with T.serial(0, p.inputs) as c:
             with T.serial(0, rows.inside) as i:
-                zeros(c, i, 0, columns.extent)
+                around(c, i, 0, columns.extent)
             with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
                 row_of_input(c, rows.inside + i)
             with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
-                zeros(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
+                around(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)

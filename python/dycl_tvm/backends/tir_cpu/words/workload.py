@@ -109,7 +109,8 @@ NOTHING = Epilogue()
 class Conv2D:
     """A convolution with two spatial dimensions (a 1-d one has height 1), weights (out_channels, in_channels / groups, kh, kw).
 
-    ``padding`` is (top, left, bottom, right). ``x`` and ``y`` are the input (N, C, H, W) and the output with their layouts.
+    ``padding`` is (top, left, bottom, right), and holds the number ``border``, a byte where the input is of bytes. ``x`` and ``y`` are the
+    input (N, C, H, W) and the output with their layouts.
     """
 
     x: Tensor
@@ -121,6 +122,7 @@ class Conv2D:
     groups: int = 1
     weights: str = "float32"
     accumulator: str = "float32"
+    border: int = 0
 
     @property
     def dtypes(self) -> DTypes:

@@ -9,12 +9,13 @@ import torch
 
 from dycl_tvm.frontend.onnx.node import DTYPES, Node, op
 from dycl_tvm.frontend.onnx.ops.convolution import convolve
-from dycl_tvm.hcfg.quantized import DECOMPOSED
+from dycl_tvm.frontend.onnx.values import is_runtime
+from dycl_tvm.hcfg.quantized import DECOMPOSED, NAMESPACE
 
 Tensor = torch.Tensor
 
-_torch_ops = getattr(torch.ops, DECOMPOSED)
-#: Types that PyTorch's own operators dequantise exactly.
+_torch_ops, _own_ops = getattr(torch.ops, DECOMPOSED), getattr(torch.ops, NAMESPACE)
+#: Types that PyTorch's own operators dequantise as ONNX does; int32, of biases, too if there is no zero point.
 _INTEGERS = (torch.int8, torch.uint8, torch.int16)
 
 
@@ -49,6 +50,10 @@ def _quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
     if number and number not in DTYPES:
         node.fail("an output type of fewer than 8 bits")
     dtype = zero.dtype if zero is not None else DTYPES[number] if number else torch.uint8
+    if dtype in (torch.int8, torch.uint8) and x.dtype == scale.dtype == torch.float32 and scale.numel() == 1 and scale.dim() <= 1:
+        point = torch.zeros(()) if zero is None else zero.reshape(()).to(torch.float32)
+        info = torch.iinfo(dtype)
+        return _own_ops.divided(x, scale.reshape(()), point, info.min, info.max, dtype)
     found = torch.round(x.to(torch.float32) / _spread(node, scale, x, axis).to(torch.float32))
     if zero is not None:
         found = found + _spread(node, zero, x, axis).to(torch.float32)
@@ -59,7 +64,10 @@ def _quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
 def _dequantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     axis = node.attr("axis", 1)
     axis = axis % x.dim() if x.dim() else 0
-    if x.dtype in _INTEGERS and scale.dtype == torch.float32:  # as PyTorch has it, which is what integer kernels are made of
+    if x.dtype == torch.int32 and zero is not None and not is_runtime(zero) and not zero.any():
+        zero = None
+    known = x.dtype in _INTEGERS or (x.dtype == torch.int32 and zero is None)
+    if known and scale.dtype == torch.float32:  # as PyTorch has it, which is what integer kernels are made of
         low, high = torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max
         if scale.numel() == 1 and scale.dim() <= 1:
             point = torch.zeros((), dtype=torch.int32) if zero is None else zero.reshape(()).to(torch.int32)
