@@ -18,6 +18,9 @@
 
 namespace {
 
+// Which arguments a Caller takes; it changes together with `_TAKES` of runtime/calls.py.
+constexpr int kTakes = 2;
+
 // PyArrayObject_fields of NumPy, whose layout is the same in all its versions: NumPy's own macros
 // compile it into every extension.
 struct ArrayFields {
@@ -575,6 +578,7 @@ PyMODINIT_FUNC PyInit__calls() {
   Ref type(PyType_FromSpec(&g_spec));
   if (!g_layout || !module || !type) return nullptr;
   if (PyModule_AddObject(module.get(), "Caller", type.get()) != 0) return nullptr;
+  if (PyModule_AddIntConstant(module.get(), "TAKES", kTakes) != 0) return nullptr;
   type.Release();
   return module.Release();
 }

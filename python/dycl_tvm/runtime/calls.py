@@ -17,6 +17,9 @@ import numpy as np
 from dycl_tvm.runtime import capi
 from dycl_tvm.runtime.structure import Structure, leaf_cuts
 
+#: Which arguments the extension's ``Caller`` takes. One that was built of an older source takes others.
+_TAKES = 2
+
 try:
     _extension: Any = importlib.import_module("dycl_tvm.runtime._calls")
 except ImportError:  # it was not built, or for another machine
@@ -67,8 +70,9 @@ class Caller:
 
 
 def new_caller(library: ctypes.CDLL, session: ctypes.c_void_p, metadata: dict[str, Any], positional: bool) -> Caller | None:
-    """Return what makes the usual calls; None without the extension, or where inputs are not positional leaves."""
-    return Caller(library, session, metadata) if _extension is not None and positional else None
+    """Return what makes the usual calls; None without the extension of this version, or where inputs are not positional leaves."""
+    fits = getattr(_extension, "TAKES", None) == _TAKES
+    return Caller(library, session, metadata) if fits and positional else None
 
 
 def _site(structure: Structure, single: bool) -> tuple[int, tuple[tuple[tuple[int, int], ...], ...]] | None:

@@ -326,3 +326,11 @@ def test_results_that_are_cut_do_not_go_through_ctypes(extension: Any, tmp_path:
             assert _same(fast(*given), slow(*given))
             arrays = tuple(t.numpy() for t in given)
             assert _same(fast(*arrays), slow(*arrays))
+
+
+def test_an_extension_of_another_version_is_left_out(both: tuple[Module, Module], extension: Any, files: Any, monkeypatch: Any) -> None:
+    assert both[0]._caller is not None
+    assert both[1]._caller is None
+    monkeypatch.setattr(extension, "TAKES", extension.TAKES - 1)
+    monkeypatch.setattr(calls, "_extension", extension)
+    assert load(*files)._caller is None
