@@ -5,6 +5,20 @@ from __future__ import annotations
 
 #: The first version of Python that reads a program, and its text.
 PROGRAMS: dict[str, tuple[tuple[int, int], str]] = {
+    "continue in a try of an unrolled loop": (
+        (3, 10),
+        """
+def net(x):
+    for k in range(3):
+        try:
+            if x.sum() > k + 1: return x + k
+            if x.min() < -1: continue
+            x = x + 1
+        finally:
+            x = x * 2
+    return x
+""",
+    ),
     "match of class with walrus": (
         (3, 10),
         """

@@ -239,3 +239,93 @@ def test_adaptive_log_softmax(targets):
     torch.manual_seed(0)
     net = nn.AdaptiveLogSoftmaxWithLoss(SIZE, 20, [4, 10]).eval()
     check(net, [(torch.randn(len(t), SIZE), torch.tensor(t)) for t in targets], paths=3)
+
+
+class Picked(nn.Module):
+    """A network of which the input picks filters and channels."""
+
+    def __init__(self, function, bias=True):
+        super().__init__()
+        self.filters, self.channels = nn.Linear(6, 8), nn.Linear(6, 6)
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 6, 3, 3) * 0.2), nn.Parameter(torch.randn(8)) if bias else None
+        self.bn, self.function = nn.BatchNorm2d(8), function
+        nn.init.uniform_(self.bn.running_mean)
+        nn.init.uniform_(self.bn.weight)
+
+    def forward(self, x):
+        pooled = x.mean((2, 3))[0]
+        return self.function(self, x, (self.filters(pooled) > 0).nonzero().squeeze(1), (self.channels(pooled) > 0).nonzero().squeeze(1))
+
+
+def _filters(m, x, idx, _):
+    out = x.new_zeros(1, 8, *x.shape[2:])
+    out[:, idx] = F.conv2d(x, m.weight[idx], m.bias[idx], padding=1)
+    return out
+
+
+def _channels(m, x, _, idx):
+    return F.conv2d(x[:, idx], m.weight[:, idx], m.bias, stride=2)
+
+
+def _channels_without_a_batch(m, x, _, idx):
+    return F.conv2d(x[0, idx], m.weight[:, idx], padding="same")
+
+
+def _normalised(m, x, out, _):
+    y = F.conv2d(x, m.weight[out], m.bias[out], padding=1)
+    y = F.batch_norm(y, m.bn.running_mean[out], m.bn.running_var[out], m.bn.weight[out], m.bn.bias[out])
+    return F.conv2d(y.relu(), m.weight.transpose(0, 1)[:, out])
+
+
+def _both(m, x, out, idx):
+    return F.conv2d(x[:, idx], m.weight[out][:, idx], m.bias[out], dilation=2)
+
+
+def _by_mask(m, x, _, __):
+    picked = m.filters(x.mean((2, 3))[0]) > 0
+    return F.linear(x.permute(0, 2, 3, 1), m.weight[picked, :, 1, 1], m.bias[picked])
+
+
+def _columns(m, x, _, idx):
+    return F.linear(x.permute(0, 2, 3, 1)[..., idx], m.weight[:, idx, 0, 0], m.bias)
+
+
+def _other_bias(m, x, idx, _):
+    return F.conv2d(x, m.weight[idx], m.bias)
+
+
+@pytest.mark.parametrize("function", [_filters, _channels, _channels_without_a_batch, _normalised, _both, _by_mask, _columns, _other_bias])
+def test_filters_and_channels_that_are_picked(function):
+    """None, some and all of them; what PyTorch refuses is an error at run time."""
+    torch.manual_seed(0)
+    net = Picked(function).eval()
+    with torch.no_grad():
+        net.filters.weight.mul_(0.1)
+        net.channels.weight.mul_(0.1)
+    graph = stage(net, (torch.randn(1, 6, 7, 7),))
+    counts = set()
+    for shift in (0.0, 0.0, 0.0, 30.0, -30.0):
+        with torch.no_grad():
+            for layer in (net.filters, net.channels):
+                layer.bias.fill_(0)
+        x = torch.randn(1, 6, 7, 7) + torch.randn(1, 6, 1, 1) * 3
+        if shift:  # a direction in which all are picked, or none
+            both = torch.cat([net.filters.weight, net.channels.weight])
+            x = x * 1e-3 + (torch.linalg.lstsq(both, torch.full((14, 1), shift)).solution).reshape(1, 6, 1, 1)
+        counts.add(int((net.filters(x.mean((2, 3))) > 0).sum()))
+        try:
+            want = net(x)
+        except (RuntimeError, IndexError) as error:
+            with pytest.raises(type(error)):
+                graph.interpret()(x)
+            continue
+        torch.testing.assert_close(graph.interpret()(x), want, rtol=1e-4, atol=1e-4)
+    assert len(counts) > 2
+
+
+def test_groups_of_channels_that_are_picked_are_refused():
+    def depthwise(m, x, _, idx):
+        return F.conv2d(x[:, idx], m.weight[:6, :1][idx], groups=idx.shape[0])
+
+    with pytest.raises(UnsupportedError, match="conv2d"):
+        stage(Picked(depthwise).eval(), (torch.randn(1, 6, 7, 7),))

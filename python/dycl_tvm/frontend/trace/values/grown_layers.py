@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.aligned import equalized_buffers, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of, extent_of
-from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
+from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_formats import laid_out
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    buffer_of,
     count_in,
     dtype_of,
     flat,
@@ -29,11 +31,11 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import bounded, most_of, one_length, pad_with
+from dycl_tvm.frontend.trace.values.grown_shapes import bounded, cut_anew, most_of, one_length, pad_with
 from dycl_tvm.frontend.trace.values.grown_windows import Window, check_lengths, layer_along, number_at
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length
-from dycl_tvm.frontend.trace.values.numbers import is_symbolic
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic, select
 from dycl_tvm.frontend.trace.values.random import draw_some
 from dycl_tvm.frontend.trace.values.recorder import to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
@@ -41,10 +43,15 @@ from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 _T = torch.Tensor
 
 
+def _lengths(t: torch.Tensor) -> dict[int, Length]:
+    """Return the lengths of a tensor that are known only at run time, by their dimensions."""
+    return t.lengths if isinstance(t, Grown) else {}
+
+
 # -- convolutions ----------------------------------------------------------------------------------------------------------------
 def convolution(
     func: Any,
-    t: Grown,
+    x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: Any = 1,
@@ -53,6 +60,9 @@ def convolution(
     groups: int = 1,
 ) -> Any:
     """Convolve: behind the length there are the zeros of the padding."""
+    channel = rank_of(x) - rank_of(weight) + 1
+    if not isinstance(x, Grown) or isinstance(weight, Grown) or isinstance(bias, Grown) or channel in x.lengths:
+        return _of_picked(func, x, weight, bias, channel, stride, padding, dilation, groups)
 
     def layer(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         return func(x, others[0], others[1] if others[1:] else None, stride, padding, dilation, groups)  # type: ignore[no-any-return]
@@ -62,7 +72,32 @@ def convolution(
         around = reach if padding == "same" else 0 if padding == "valid" else 2 * number_at(padding, at)
         return Window(1, around - reach - 1 + step, step)
 
-    return _convolved(func, t, weight, bias, layer, window)
+    return _convolved(func, x, weight, bias, layer, window)
+
+
+def _of_picked(func: Any, t: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, channel: int, *options: Any) -> Any:
+    """Convolve with some of the filters, or some of the channels: there are as many as the run says."""
+    if channel not in (0, 1) or options[-1] != 1 or any(d > 1 for d in _lengths(weight)):
+        return refuse_call(func, t, weight, bias)
+    others = {d: n for d, n in _lengths(t).items() if d != channel}
+    whole, out = None, extent_at(weight, rank_of(weight))
+    if bias is None:
+        filters = buffer_of(weight)
+    else:
+        (filters, whole), out = equalized_buffers([weight, bias], [0, 0])
+    assert out is not None
+    if bounds_of(out)[0] < 1:
+        require(as_number(out) >= 1, RuntimeError("a convolution without a filter"))
+    x = buffer_of(t)
+    if channel in _lengths(t) or 1 in _lengths(weight):
+        given = cut(filters, {1: _lengths(weight)[1]}) if 1 in _lengths(weight) else filters
+        (x, filters), among = equalized_buffers([t, given], [channel, 1])
+        if isinstance(among, Length):
+            x, filters = masked(x, channel, among, 0), masked(filters, 1, among, 0)
+        if bounds_of(among)[0] < 1:  # of no channels PyTorch makes none
+            out = extent_of(select(as_number(among) == 0, 0, as_number(out)), 0, bounds_of(out)[1])
+    made = convolution(func, cut(x, others), filters, whole, *options) if others else func(x, filters, whole, *options)
+    return cut_anew(buffer_of(made), {**_lengths(made), channel: out}, False)
 
 
 def transposed(
@@ -177,9 +212,14 @@ def batch_norm(
     **kw: Any,
 ) -> Any:
     """Normalise by means that are known: element by element."""
-    if training or 1 in t.lengths or running_mean is None:
+    given = [running_mean, running_var, weight, bias]
+    picked, channels = 1 in t.lengths or any(isinstance(x, Grown) for x in given), extent_at(t, t.dim_() - 1)
+    if training or running_mean is None or (picked and not all(x is None or is_same(extent_at(x, 1), channels) for x in given)):
         return refuse_call(func, t)
-    return new_in(func(t.padded(), running_mean, running_var, weight, bias, False, *rest, **kw), t.lengths, t.contiguous_)
+    if picked and t.lengths[1].bounds[0] < 1:
+        require(number(t.lengths[1]) >= 1, IndexError("a normalisation of no channels"))
+    wholes = [fitted(buffer_of(x), 0, int(t.buffer.shape[1])) if isinstance(x, Grown) else x for x in given]
+    return new_in(func(t.padded(), *wholes, False, *rest, **kw), t.lengths, t.contiguous_)
 
 
 def instance_norm(

@@ -400,22 +400,18 @@ def running(func: Any, t: Grown, dim: int, *, dtype: Any = None) -> Any:
 
 
 # -- layers, row by row ------------------------------------------------------------------------------------------------------
-def linear(func: Any, t: Grown, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    """Multiply rows by a matrix."""
-    return _rows(func, t, 1, weight, bias)
-
-
 def layer_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any = None, bias: Any = None, eps: Any = 1e-5) -> Any:
     """Normalise rows."""
-    return _rows(func, t, len(normalized_shape), normalized_shape, weight, bias, eps)
+    return by_rows(func, t, len(normalized_shape), normalized_shape, weight, bias, eps)
 
 
 def rms_norm(func: Any, t: Grown, normalized_shape: Sequence[Any], weight: Any = None, eps: Any = None) -> Any:
     """Normalise rows."""
-    return _rows(func, t, len(normalized_shape), normalized_shape, weight, eps)
+    return by_rows(func, t, len(normalized_shape), normalized_shape, weight, eps)
 
 
-def _rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
+def by_rows(func: Any, t: Grown, mixed: int, *args: Any) -> Any:
+    """Call a function that computes each row, of its last dimensions, by itself."""
     if any(isinstance(a, Grown) for a in tensors_of(args)) or max(t.lengths) >= t.dim_() - mixed:
         return refuse_call(func, t, args)
     whole, order = t.unturned()
@@ -478,7 +474,6 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(named("cumsum cumprod cummax cummin logcumsumexp", torch, _T), running),
     **dict.fromkeys([torch.tril, _T.tril, torch.triu, _T.triu], triangle),
     F.dropout: dropout,
-    F.linear: linear,
     F.layer_norm: layer_norm,
     F.rms_norm: rms_norm,
     F.embedding: embedding,

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized_buffers, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, filled, masked, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, by_rows, filled, masked, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -74,6 +74,17 @@ def _of_vectors(func: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
         made = torch.matmul(a[None] if row else a, b[:, None] if column else b)
         made = made.squeeze(-1) if column else made
         return made.squeeze(-1 if column else -2) if row else made
+
+
+def linear(func: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    """Multiply rows by a matrix, of which the run may say how many rows or columns it has."""
+    if isinstance(x, Grown) and rank_of(x) - 1 not in x.lengths and not isinstance(weight, Grown) and not isinstance(bias, Grown):
+        return by_rows(func, x, 1, weight, bias)
+    if rank_of(weight) != 2 or not (bias is None or is_same(extent_at(bias, 1), extent_at(weight, 2))):
+        return refuse_call(func, x, weight, bias)
+    with current().functions:
+        made = torch.matmul(x, weight.mT)
+        return made if bias is None else made + bias
 
 
 def einsum(func: Any, equation: Any, *operands: Any) -> Any:
@@ -218,6 +229,7 @@ def _check_spread(func: Any, query: torch.Tensor, key: torch.Tensor, value: torc
 
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),
+    F.linear: linear,
     torch.einsum: einsum,
     F.scaled_dot_product_attention: attention,
 }
