@@ -47,7 +47,7 @@ PROGRAMS = [
     ("return x, torch.histogram(x, 3)", "torch.histogram"),
     ("return {'k': [x, torch.histogram(x, 3)]}", "torch.histogram"),
     ("n = int(x.sum()); y = torch.zeros(3, n)", "torch.zeros"),
-    ("n = int(x.sum()); y = x[n:, n:].diagonal()", "x[n:, n:].diagonal"),
+    ("n = int(x.sum()); y = torch.linalg.det(x[n:, n:])", "torch.linalg.det"),
     ("n = int(x.sum()); y = x + 2 ** n", "2 ** n"),
     ("n = int(x.sum()); y = getattr(x, f'l{n}')", "f'l{n}'" if sys.version_info < (3, 12) else "{n}"),
     ("y = x.numpy().sum()", "x.numpy"),
