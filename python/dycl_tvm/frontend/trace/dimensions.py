@@ -127,5 +127,5 @@ def at_size(tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Seq
                 lengths.setdefault(d.input, {})[d.dim] = Length(counter, d.factor, d.constant)
     for k, of in lengths.items():
         made[k] = cut(made[k], of)
-        made[k].contiguous_ = made[k].exact = True  # type: ignore[attr-defined]  # it has lengths; inputs are contiguous, or are copied
+        made[k].contiguous_, made[k].exact = True, 2  # type: ignore[attr-defined]  # it has lengths; inputs are contiguous, or are copied
     return made

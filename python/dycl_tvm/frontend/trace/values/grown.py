@@ -72,8 +72,9 @@ class Grown(StagedTensor):
         Where it is not known: those of which it is one, as different kernels of PyTorch's leave their results; without gaps.
     gaps : frozenset of int
         Before which places in that order there may be gaps, as in a part of a tensor. Without any it lies as one that was made anew.
-    exact : bool
+    exact : int
         Whether it surely lies so at lengths of one and none too: PyTorch orders dimensions of one element otherwise in some results.
+        2 if their strides too are those of a tensor that was made anew, which they are not of one that was in order before it was copied.
     below : Length, int or None
         What the elements, which are positions, are less than; they are not negative. None if that is not known.
     """
@@ -83,7 +84,7 @@ class Grown(StagedTensor):
     order: tuple[int, ...] | None = None
     orders: tuple[tuple[int, ...], ...] = ()
     gaps: frozenset[int] = frozenset()
-    exact: bool = False
+    exact: int = 0
     below: Length | int | None = None
 
     @staticmethod
@@ -233,7 +234,7 @@ def copied_or_itself(t: StagedTensor) -> StagedTensor:
     if isinstance(t, Grown):
         decision = t.decision
         made: StagedTensor = Grown(Storage(value), (), value, t.lengths)
-        made.contiguous_, made.below, made.exact = True, t.below, True  # type: ignore[attr-defined]  # it is one that grows
+        made.contiguous_, made.below, made.exact = True, t.below, 1  # type: ignore[attr-defined]  # it is one that grows
     else:
         assert t.layouts is not None
         made, decision = fresh(value), t.layouts.decision

@@ -121,10 +121,14 @@ def transposed(
         step, reach = number_at(stride, at), number_at(dilation, at) * (size - 1)
         return Window(step, reach + number_at(output_padding, at) + 1 - step - 2 * number_at(padding, at))
 
-    return _convolved(func, t, weight, bias, layer, window)
+    # one row that may lie otherwise PyTorch takes for an image with the channels innermost
+    surely = t.exact == 2 or all(n.bounds[0] > 1 for n in t.lengths.values())
+    return _convolved(func, t, weight, bias, layer, window, surely)
 
 
-def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], Window]) -> Any:
+def _convolved(
+    func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], Window], in_order: bool = True
+) -> Any:
     others = [x for x in (weight, bias) if x is not None]
     if any(isinstance(x, Grown) for x in others):
         return refuse_call(func, t)
@@ -133,7 +137,8 @@ def _convolved(func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any,
     if not (batched or first == 1) or any(d < first and not (d == 0 and batched) for d in t.lengths):
         return refuse_call(func, t)
     windows = {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}
-    return layer_along(func, t, layer, windows, *others, in_order=batched and around == 1)  # which PyTorch puts in order before
+    in_order = in_order and batched and around == 1  # which PyTorch puts in order before
+    return layer_along(func, t, layer, windows, *others, in_order=in_order)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------

@@ -151,7 +151,8 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     made: Grown = cut(result, lengths)  # type: ignore[assignment]  # it grows
     form = kwargs.get("memory_format")
     made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(_is_in_order, tensors)))
-    made.exact = made.contiguous_ and isinstance(tensors[0], Grown) and tensors[0].exact and _is_of_shape(tensors[0], made)
+    surely = made.contiguous_ and isinstance(tensors[0], Grown) and _is_of_shape(tensors[0], made)
+    made.exact = tensors[0].exact if surely else 0  # type: ignore[attr-defined]  # it has lengths
     if form is None and not made.contiguous_:
         made.order = _order_of(func, args, tensors, made)
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
@@ -248,7 +249,7 @@ def new_in(result: torch.Tensor, extents: Mapping[int, Extent], known: bool = Tr
 def as_exact_as(t: Grown, made: torch.Tensor) -> torch.Tensor:
     """Return what lies in order as surely as it is known how another tensor lies."""
     if isinstance(made, Grown):
-        made.exact = made.contiguous_ and t.exact
+        made.exact = t.exact if made.contiguous_ else 0
     return made
 
 

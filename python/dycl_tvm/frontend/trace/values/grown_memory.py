@@ -35,7 +35,7 @@ def is_contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_for
 
 def stride(func: Any, t: Grown, dim: int | None = None) -> Any:
     """Return the strides of a tensor that lies in order."""
-    if not (t.contiguous_ and t.exact):
+    if not (t.contiguous_ and t.exact == 2):
         return refuse_call(func, t)
     sizes = [largest_of(n, 1) for n in t.sizes()]
     made = tuple([math.prod(sizes[d + 1 :]) for d in range(len(sizes))])

@@ -63,7 +63,7 @@ def flip(func: Any, t: Grown, *sizes: Any, dims: Any = None) -> Any:
             size = int(whole.shape[d])
             source = to_tensor(number(length), torch.int64) - 1 - torch.arange(size)
             whole = whole.index_select(d, source.clamp(0, max(size - 1, 0)))
-    return new_in(whole.clone() if whole is t else whole, t.lengths, not others or t.contiguous_)
+    return new_in(whole.clone() if whole is t else whole, t.lengths, t.contiguous_)
 
 
 def _last(t: Grown, dim: int, descending: bool) -> torch.Tensor:
@@ -85,9 +85,10 @@ def sort(func: Any, t: Grown, dim: Any = -1, descending: bool = False, *, stable
     along = dim % t.dim_()
     whole = _last(t, along, bool(descending)) if along in t.lengths else t.padded()
     if func in _POSITIONS:
-        made = [new_in(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.lengths)]
+        made = [new_in(torch.argsort(whole, dim=dim, descending=bool(descending), stable=True), t.lengths, t.contiguous_)]
     else:
-        made = [new_in(part, t.lengths) for part in torch.sort(whole, dim=dim, descending=bool(descending), stable=True)]
+        parts = torch.sort(whole, dim=dim, descending=bool(descending), stable=True)
+        made = [new_in(part, t.lengths, t.contiguous_) for part in parts]
     if along in t.lengths:
         made[-1].below = t.lengths[along]  # type: ignore[attr-defined]  # it has lengths
     return made[0] if func in _POSITIONS else torch.return_types.sort(tuple(made))  # type: ignore[attr-defined, arg-type]
@@ -155,10 +156,10 @@ def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, ap
             return torch.cat([x for x in (prepend, t, append) if x is not None], dim).diff(dim=dim)
     along, made = dim % t.dim_(), func(t.padded(), dim=dim)
     if along not in t.lengths:
-        return new_in(made, t.lengths)
+        return new_in(made, t.lengths, t.contiguous_)
     least, most = [max(size - 1, 0) for size in t.lengths[along].bounds]
     fewer = extent_of(largest_of(number(t.lengths[along]) - 1, 0), least, most)
-    return cut_anew(made, {**t.lengths, along: fewer}, True)
+    return cut_anew(made, {**t.lengths, along: fewer}, t.contiguous_)
 
 
 def _lone(t: torch.Tensor) -> torch.Tensor:
@@ -236,7 +237,7 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
     for d in row.lengths:
         check_not_empty(func, row, 0.5, along, keepdim, along=d)
     if along not in row.lengths:
-        return new_in(func(row.padded(), q, dim, keepdim), left)
+        return new_in(func(row.padded(), q, dim, keepdim), left, not q.dim())
     values = torch.sort(_last(row, along, False), dim=along, stable=True)[0]
     rank = q.reshape(-1) * to_tensor(number(row.lengths[along]) - 1, q.dtype)
     below = rank.floor()
@@ -245,7 +246,7 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
     none = filled(row, 0, [along]).isnan().any(along).unsqueeze(-1)
     made = torch.where(none, torch.full((), math.nan, dtype=values.dtype), torch.lerp(low, high, rank - below)).movedim(-1, 0)
     made = made.unsqueeze(along + 1) if keepdim else made
-    return new_in((made if q.dim() else made.squeeze(0)).clone(), left)
+    return new_in((made if q.dim() else made.squeeze(0)).clone(), left, not q.dim())  # PyTorch puts the results of several in front
 
 
 def searchsorted(

@@ -157,7 +157,7 @@ def into_rows(func: Any, x: torch.Tensor, dim: int, index: torch.Tensor, source:
         return made
     for d in x.lengths:
         made = fitted(made, d, x.buffer.shape[d])
-    return new_in(made, x.lengths)
+    return new_in(made, x.lengths, x.contiguous_ or not fills)  # what is filled is a copy that lies as the tensor does
 
 
 def _out_of_range(x: Grown, dim: int) -> Exception:

@@ -225,7 +225,9 @@ def windowed(
             room = longest.get(d, min(most, -(-most // max(fewest, 1)) + 1))
             made = _windows(made, d, there, count, room, taken)
             own[d] = count
-    return laid_out(cut(made, own), suggested_order(x), x)
+    order = tuple(range(rank_of(x)))
+    of_images = rank_of(x) > 3 or not isinstance(x, Grown) or x.order == order  # of a row PyTorch makes an image, which may lie otherwise
+    return laid_out(cut(made, own), suggested_order(x) if of_images else None, x)
 
 
 def _windows(x: torch.Tensor, d: int, there: Extent, count: Extent, room: int, taken: Callable[..., torch.Tensor]) -> torch.Tensor:

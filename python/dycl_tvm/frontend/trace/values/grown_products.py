@@ -6,6 +6,7 @@ Rows, columns and a batch are computed each by itself; what lies behind the leng
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -18,7 +19,7 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized_buffers, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
-from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, by_rows, filled, masked, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, by_rows, filled, is_contiguous, masked, new_in, refuse_call, valid
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -113,7 +114,27 @@ def einsum(func: Any, equation: Any, *operands: Any) -> Any:
             wholes[k] = whole if kept else masked(whole, along[k], length, 0)  # type: ignore[arg-type]  # it is no int
         if letter in output:
             lengths[output.index(letter)] = length
-    return new_in(func(equation, *wholes), lengths)
+    return new_in(func(equation, *wholes), lengths, _is_made_in_order(equation, terms, tensors))
+
+
+def _is_made_in_order(equation: str, terms: list[str], tensors: list[torch.Tensor]) -> bool:
+    """Whether PyTorch leaves what it multiplies by letters in order, also at lengths of one: that is tried with few elements."""
+    orders = [t.order if isinstance(t, Grown) else tuple(range(t.dim())) if is_contiguous(t) else None for t in tensors]
+    if len(tensors) > 2 or None in orders:  # in which order several are multiplied follows from their sizes
+        return False
+    least: dict[str, int] = {}
+    for term, t in zip(terms, tensors):
+        least |= {c: min(bounds_of(extent_at(t, rank_of(t) - d))[0], least.get(c, 2)) for d, c in enumerate(term)}  # type: ignore[arg-type]
+    for more in itertools.product(*[(1, 2 + k) if n < 2 else (2 + k,) for k, n in enumerate(least.values())]):
+        size = dict(zip(least, more))
+        with apart(), plainly():
+            few = []
+            for term, order in zip(terms, orders):
+                made = torch.zeros([size[term[d]] for d in order])  # type: ignore[union-attr]  # none is None
+                few.append(made.permute([order.index(d) for d in range(len(term))]))  # type: ignore[union-attr]
+            if not torch.einsum(equation, *few).is_contiguous():
+                return False
+    return True
 
 
 def attention(

@@ -157,6 +157,8 @@ def _in_rows(t: Grown, wanted: list[Any], at: int, size: Extent) -> Any:
     whole = t.padded().reshape(rows, each)
     whole = whole if room * behind == each else whole.narrow(1, 0, room * behind)
     made = grown_or_plain(whole.reshape([room if d == at else n for d, n in enumerate(wanted)]), at, size, t.contiguous_)
+    if not _is_joined(t, [size if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
+        t.storage_.growing = t.decision
     stands_for_a_view(made, t)
     return made
 

@@ -327,7 +327,7 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
         made, extents[d] = _padded(made, d, t.lengths[d], left, right, value or 0)
     made = laid_out(cut(made, extents), suggested_order(t), t)
     if isinstance(made, Grown):
-        made.exact = t.dim_() < 4
+        made.exact = 2 if t.dim_() < 4 else 0
     return made
 
 
