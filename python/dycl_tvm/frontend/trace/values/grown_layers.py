@@ -122,7 +122,7 @@ def transposed(
         return Window(step, reach + number_at(output_padding, at) + 1 - step - 2 * number_at(padding, at))
 
     # one row that may lie otherwise PyTorch takes for an image with the channels innermost
-    surely = t.exact == 2 or all(n.bounds[0] > 1 for n in t.lengths.values())
+    surely = (t.contiguous_ and t.exact == 2) or all(n.bounds[0] > 1 for n in t.lengths.values())
     return _convolved(func, t, weight, bias, layer, window, surely)
 
 

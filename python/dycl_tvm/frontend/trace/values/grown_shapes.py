@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.extents import (
     difference,
     extent_of,
     largest_of,
+    least_of,
     summed,
 )
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
@@ -208,7 +209,10 @@ def with_parts(func: Any, t: Grown) -> Any:
 
 def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     dim = dim % (t.dim_() + 1)
-    return as_exact_as(t, new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_))
+    made = as_exact_as(t, new_in(t.padded().unsqueeze(dim), {d + (dim <= d): n for d, n in t.lengths.items()}, t.contiguous_))
+    if isinstance(made, Grown) and any(n.bounds[0] < 1 for n in t.lengths.values()):
+        made.exact = min(made.exact, 1)  # where there is nothing, the stride of the new dimension is none of a tensor made anew
+    return made
 
 
 def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
@@ -350,8 +354,9 @@ def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: A
     """Return a padded buffer, which holds the number behind its length already, and its length; what is negative takes something off."""
     (low_left, high_left), (low_right, high_right) = [bounded(n) if scalars.is_symbolic(n) else (n, n) for n in (left, right)]
     least, most = bounds_of(length)
-    size = as_number(length) + left + right
-    require(size >= 0, RuntimeError("padding would give a tensor a negative size"))
+    size, taken = as_number(length) + left + right, least_of(left, 0) + least_of(right, 0)
+    for n in (size, as_number(length) + taken):  # what is taken off has to be there before something is put to the other end
+        require(n >= 0, RuntimeError("padding would give a tensor a negative size"))
     total = extent_of(largest_of(size, 0), max(least + low_left + low_right, 0), max(most + high_left + high_right, 0))
     room = bounds_of(total)[1]
     if type(left) is int and left == 0:
@@ -412,9 +417,9 @@ def _steps(start: Any, end: Any, step: int) -> Extent | None:
     (first, last), each = ((start, end) if step > 0 else (end, start)), abs(step)
     own = [scalars.length_of(n) for n in (last, first)]
     known = combine("sub", *own) if None not in own else None  # type: ignore[arg-type]  # both are lengths
-    if known is None:  # a number that has left 64 bits lies before
+    if known is None or (isinstance(known, Length) and known.bounds[0] < 0):  # a number that has left 64 bits lies before
         require(last >= first, RuntimeError("upper bound and lower bound inconsistent with step sign"))
-        known = difference(last, first)
+    known = difference(last, first) if known is None else known
     if isinstance(known, int):
         return None if known < 0 else -(-known // each)
     if known is not None and each == 1:
