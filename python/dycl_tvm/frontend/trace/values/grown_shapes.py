@@ -135,7 +135,8 @@ def stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
         return refuse_call(func, first)
     dim = dim % (first.dim_() + 1)
     buffers, extents = equalized_in(tensors, dims_of(tensors))
-    return cut_anew(func(buffers, dim), {d + (dim <= d): n for d, n in extents.items()}, True)
+    in_order = first.dim_() < 3 or all(map(is_contiguous, tensors))  # images may suggest another order
+    return cut_anew(func(buffers, dim), {d + (dim <= d): n for d, n in extents.items()}, in_order)
 
 
 def pad_sequence(
