@@ -153,6 +153,8 @@ def elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     made.contiguous_ = form is torch.contiguous_format or (form is None and all(map(_is_in_order, tensors)))
     surely = made.contiguous_ and isinstance(tensors[0], Grown) and _is_of_shape(tensors[0], made)
     made.exact = tensors[0].exact if surely else 0  # type: ignore[attr-defined]  # it has lengths
+    if first.gaps:  # a copy of one row keeps the strides that it has among others
+        made.exact = min(made.exact, 1)
     if form is None and not made.contiguous_:
         made.order = _order_of(func, args, tensors, made)
     if first.below is not None and func in _ADDITIONS and not kwargs and type(args[1]) is int and args[1] >= 0:
@@ -188,6 +190,13 @@ def _order_of(func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], mad
 #: What lays its result out as its first operand lies, if that is of the shape of the result.
 _IN_ORDER = tuple(getattr(_T, f"{of}{name}{of}") for name in ("add", "sub", "mul") for of in ("", "__"))
 _ADDITIONS = (_T.__add__, _T.add, torch.add)
+
+
+def detached(func: Any, t: Grown) -> Any:
+    """View the tensor itself."""
+    made: Grown = cut(func(t.padded()), t.lengths)  # type: ignore[assignment]  # it has a length
+    made.order, made.orders, made.gaps, made.exact, made.below = t.order, t.orders, t.gaps, t.exact, t.below
+    return made
 
 
 def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -439,7 +448,7 @@ add sub subtract mul multiply div divide true_divide floor_divide remainder fmod
 log1p sqrt rsqrt sigmoid tanh relu sin cos tan asin acos atan sinh cosh pow square reciprocal erf erfc clamp clamp_min clamp_max clip
 eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not where masked_fill minimum
 maximum lerp addcmul addcdiv hypot atan2 logaddexp frac sinc asinh acosh atanh fmin fmax
-isnan isinf isfinite floor ceil round trunc sign nan_to_num clone detach
+isnan isinf isfinite floor ceil round trunc sign nan_to_num clone
 """
 _OPERATORS = """
 add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg pow rpow eq ne lt le gt ge and rand or ror xor rxor invert abs
@@ -458,6 +467,7 @@ _CONVERSIONS = "to float double half bfloat16 long int short bool type_as"
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([*named(_ELEMENTWISE, torch, _T), *named(" ".join(f"__{n}__" for n in _OPERATORS.split()), _T)], elementwise),
     **dict.fromkeys(named(_ACTIVATIONS, F), elementwise),
+    **dict.fromkeys(named("detach", torch, _T), detached),
     **dict.fromkeys(named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
     _T.type: typed,
