@@ -81,7 +81,8 @@ def max_unpool(func: Any, x: torch.Tensor, indices: torch.Tensor, output_size: A
     count, left, at = functools.reduce(operator.mul, map(as_number, sizes)), places, torch.zeros((), dtype=torch.int64)
     masks = [valid(n, int(values.shape[d]), rank_of(x), d) for d, n in own.items() if isinstance(n, Length)]
     there = functools.reduce(operator.and_, masks, torch.ones((), dtype=torch.bool))
-    fine = (places >= 0) & (places < to_tensor(count, torch.int64))
+    total = to_tensor(count, torch.int64)
+    fine = ((places >= 0) & (places < total)) | (total == 0)  # PyTorch looks at no place of nothing
     require(item((fine | ~there).all()), RuntimeError("max_unpool() to an invalid place"))
     for k in reversed(range(around)):
         size = to_tensor(as_number(sizes[k]), torch.int64).clamp(min=1)
