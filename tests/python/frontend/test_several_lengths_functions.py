@@ -221,6 +221,54 @@ def test_what_is_refused_says_why():
         stage(lambda x: (x.mT + 1).mT.is_contiguous(), (sequences(4, 6),), dynamic_shapes={"x": {0: B, 1: T}})
 
 
+#: What PyTorch does not lay in order, or at some lengths only: of none of it a view is known to be one.
+LIES_OTHERWISE = [
+    lambda x: x.mT.sort(1)[0].view(-1),
+    lambda x: x.mT.index_fill(1, torch.tensor([0, 3]), 1.0).view(-1),
+    lambda x: x.mT.diff(dim=2).view(-1),
+    lambda x: x.mT.flip(2).view(-1),
+    lambda x: x.quantile(torch.tensor([0.1, 0.9]), 1).view(-1),
+    lambda x: torch.einsum("btd,bsd->tbs", x, x).view(-1),
+    lambda x: F.conv_transpose1d(x.mT, torch.ones(8, 4, 2), stride=2).view(-1),
+    lambda x: F.adaptive_avg_pool1d(x.mT, 2).view(-1),
+    lambda x: torch.stack([x.permute(0, 2, 1)] * 2, 1).view(-1),
+    lambda x: x[:, :1].detach().stride(),
+    lambda x: x[:, :1].clone().stride(),
+    lambda x: x.mT.contiguous().stride(),
+    lambda x: x[:, :1].reshape(-1).add_(1) + x.sum(),
+    lambda x: (x.sum(-1) > 0).nonzero().reshape(-1).add_(1),
+]
+
+
+@pytest.mark.parametrize("program", LIES_OTHERWISE)
+def test_what_does_not_surely_lie_in_order_is_no_view(program):
+    with pytest.raises(UnsupportedError):
+        stage(program, (sequences(2, 3),), dynamic_shapes={"x": {0: B, 1: T}})
+
+
+def known_to_lie_in_order(x):
+    scores = torch.einsum("btd,bsd->bts", x, x).view(x.shape[0], -1)
+    part = x.detach()[..., :4].detach().flatten(1)
+    return scores, part, x.detach().view(-1), x.mT.contiguous().is_contiguous(), x.flip(1).view(-1, 8), x.sort(1)[0].view(-1)
+
+
+@pytest.mark.usefixtures("nothing_behind_the_sizes")
+def test_what_lies_in_order():
+    check(known_to_lie_in_order, [(sequences(*s),) for s in SIZES], dynamic_shapes={"x": {0: B, 1: T}})
+
+
+@pytest.mark.usefixtures("nothing_behind_the_sizes")
+def test_too_little_to_take_off_or_to_count():
+    shapes, inputs = {"x": {1: Dim("T", min=0, max=4)}}, [(sequences(2, t),) for t in (3, 0, 4, 1)]
+    check(lambda x: F.pad(x, (0, 0, -1, 1)), inputs, dynamic_shapes=shapes, paths=2)
+    check(lambda x: torch.arange(1, x.shape[1], 3), inputs, dynamic_shapes=shapes, paths=2)
+
+    def unpooled(x):
+        return F.max_unpool1d(*F.max_pool1d(x.mT, 2, 2, 1, return_indices=True), 2, 2, 1)
+
+    check(unpooled, [(sequences(2, t),) for t in (4, 1, 3, 2)], dynamic_shapes={"x": {1: Dim("T", max=4)}}, paths=2)
+
+
 class Some(nn.Module):
     def forward(self, x, i, image):
         t, (largest, at) = x.shape[1], F.max_pool2d(image, 3, 2, 1, return_indices=True)
