@@ -32,7 +32,7 @@ def test_what_the_pass_makes_is_what_was_there() -> None:
     graph = _network()
     before = makers(graph)
     assert integer_products(graph)
-    assert check_rewrites(before, graph) == 5  # the quantisation, and what reads it
+    assert check_rewrites(before, graph) == 6  # what is quantised and dequantised, and what reads that
     assert not check_rewrites(makers(graph), graph)
 
 
