@@ -173,6 +173,11 @@ def is_never_nan(value: Any, made: dict[Value, TensorOp]) -> bool:
             return is_finite(step.args[1])
         if step.op == DEQUANTIZE:
             return is_finite(step.args[1:])
+        if step.op == "aten.cat.default":
+            return all(is_never_nan(part, made) for part in step.args[0])
+        if moves(step.op, "uint8"):
+            value = step.args[0]
+            continue
         # of infinities too these make numbers, if all but their first argument are finite
         if step.op == ADD:
             if not is_finite(step.args[2:]):
