@@ -21,6 +21,7 @@ from dycl_tvm.staging import StagingOptions, example_call, stage_model
 from dycl_tvm.target import TargetLike
 from dycl_tvm.verify import Level
 from dycl_tvm.verify.proof import Proof
+from dycl_tvm.verify.rewritten import makers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -205,8 +206,9 @@ def build(
     proof.of_control(None if isinstance(model, Quantized) else model, call, input_values, graph, open_signs)
 
     # from here on sums of quantised numbers are those of integers: another rounding, which quantisation shows (docs/quantization.md)
+    before = makers(graph)
     if passes.quantised(graph, disable_passes):
-        proof.of_another_rounding(graph)
+        proof.of_another_rounding(before, graph)
 
     # the passes: a smaller graph, of calls of sub-DNNs
     stats = simplify(graph, _of_device(disable_passes, staging), phases)

@@ -18,18 +18,12 @@ import torch
 
 from dycl_tvm.hcfg.interpreter import resolve
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Operand, Step, TensorOp, Value
-from dycl_tvm.hcfg.quantized import ADD, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED
+from dycl_tvm.hcfg.quantized import DEQUANTIZE, QUANTIZE, QUANTIZES
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.integers import moves
+from dycl_tvm.passes.integers import CLAMPS, MAXIMA, is_finite, is_never_nan, moves
 from dycl_tvm.passes.rewrite import count_uses, static_argument, substitute
 
 _PAD, _CAT = "aten.constant_pad_nd.default", "aten.cat.default"
-#: Maxima of a window, whose first operand is what they read.
-_MAXIMA = frozenset({"aten.max_pool2d_with_indices.default", "aten.max_pool2d.default"})
-#: Clamps, and the names of their ends.
-_CLAMPS: dict[str, tuple[str, str]] = {
-    "aten.relu.default": ("", ""), "aten.hardtanh.default": ("min_val", "max_val"), "aten.clamp.default": ("min", "max"),
-}  # fmt: skip
 
 
 def early_quantisation(graph: HCFG) -> int:
@@ -91,15 +85,15 @@ def _exchanged(step: TensorOp, source: TensorOp, made: dict[Value, TensorOp]) ->
         # no more elements may be quantised than before; a move of one that was quantised is none of these
         more = x.type.numel > step.args[0].type.numel  # type: ignore[union-attr]
         return None if more or len(source.operands()) != 1 else _before(step, source, source.args)
-    if source.op in _CLAMPS:
+    if source.op in CLAMPS:
         return [_quantise(step, x, step.outputs[0])] if _clamps(step, source) else None
     if source.op == _PAD:
         filling = static_argument(source, "value")
-        if not _is_finite(filling):
+        if not is_finite(filling):
             return None
         return _before(step, source, (x, static_argument(source, "pad"), _integer(step, filling)))
     # a window of spread taps may lie outside the image: its maximum is the least number of the type
-    if source.op in _MAXIMA and not source.kwargs and step.args[3] == torch.iinfo(step.args[5]).min and _is_never_nan(x, made):
+    if source.op in MAXIMA and not source.kwargs and step.args[3] == torch.iinfo(step.args[5]).min and is_never_nan(x, made):
         return _before(step, source, source.args)
     return None
 
@@ -137,40 +131,8 @@ def _integer(step: TensorOp, number: float) -> int:
 
 def _clamps(step: TensorOp, source: TensorOp) -> bool:
     """Whether a quantisation clamps as a clamp before it does."""
-    names, (low, high) = _CLAMPS[source.op], step.args[3:5]
+    names, (low, high) = CLAMPS[source.op], step.args[3:5]
     ends = (0.0, None) if not names[0] else tuple(static_argument(source, name) for name in names)
-    if not all(_is_finite(end) and not isinstance(end, Constant) for end in ends):
+    if not all(is_finite(end) and not isinstance(end, Constant) for end in ends):
         return False
     return all(end is None or _integer(step, end) == limit for end, limit in zip(ends, (low, high)))
-
-
-def _is_never_nan(value: Any, made: dict[Value, TensorOp]) -> bool:
-    """Whether a float32 tensor has no NaN, whatever the inputs are."""
-    while isinstance(value, Value):
-        step = made.get(value)
-        if step is None:
-            return False
-        if step.op == SCALED:
-            return _is_finite(step.args[1])
-        if step.op == DEQUANTIZE:
-            return _is_finite(step.args[1:])
-        # of infinities too these make numbers, if all but their first argument are finite
-        if step.op == ADD:
-            if not _is_finite(step.args[2:]):
-                return False
-            value = step.args[0]
-            continue
-        known = step.op in _CLAMPS or step.op in _MAXIMA or (step.op == "aten.add.Tensor" and isinstance(step.args[1], Constant))
-        if not known or not all(_is_finite(a) for a in (*step.args[1:], *step.kwargs.values())):
-            return False
-        value = step.args[0]
-    return False
-
-
-def _is_finite(argument: Any) -> bool:
-    """Whether an argument is one or more numbers that float32 has, or none at all."""
-    if isinstance(argument, Constant):
-        return bool(torch.isfinite(argument.data).all())
-    if isinstance(argument, (list, tuple)):
-        return all(_is_finite(a) for a in argument)
-    return argument is None or (isinstance(argument, (bool, int, float)) and abs(argument) < 3e38)

@@ -13,12 +13,11 @@ import math
 import torch
 
 from dycl_tvm.hcfg.nodes import TensorOp, Value
-from dycl_tvm.hcfg.quantized import ADD, DECOMPOSED, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED, SIGNED, WINDOW_SUMS
+from dycl_tvm.hcfg.quantized import ADD, BYTES, DECOMPOSED, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED, SIGNED, WINDOW_SUMS
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.integers import MIDDLE, Known, Scaled, Steps, is_float32, moves, number, pair
+from dycl_tvm.passes.integers import MAXIMA, MIDDLE, Known, Scaled, Steps, is_float32, is_never_nan, moves, number, pair
 from dycl_tvm.passes.rewrite import static_argument
 
-_MAXIMA = frozenset({"aten.max_pool2d_with_indices.default", "aten.max_pool2d.default"})
 _AVERAGES = frozenset({
     "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default", "aten.adaptive_avg_pool2d.default", "aten.mean.dim",
 })  # fmt: skip
@@ -29,7 +28,7 @@ _MOST = 2**31 // 256
 
 def moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
     """Return the steps in the place of one that needs no more of dequantised tensors than their integers; None if it is another."""
-    if step.op in _MAXIMA or step.op == _PAD or moves(step.op, "uint8"):
+    if step.op in MAXIMA or step.op == _PAD or moves(step.op, "uint8"):
         return _moved(step, known)
     if step.op in _AVERAGES:
         return _averaged(step, known)
@@ -52,20 +51,20 @@ def _moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
         return None
     if source is None:
         return _moved_of_call(step, known)
-    if step.op not in _MAXIMA and step.op != _PAD and not moves(step.op, source.type.dtype):
+    if step.op not in MAXIMA and step.op != _PAD and not moves(step.op, source.type.dtype):
         return None
     args, kwargs = step.args[1:], step.kwargs
     if step.op == _PAD:
         if static_argument(step, "value") != 0 or not _fits(source):
             return None
         args, kwargs = (static_argument(step, "pad"), source.zero), {}
-    if step.op in _MAXIMA and pair(static_argument(step, "dilation")) != [1, 1]:
+    if step.op in MAXIMA and pair(static_argument(step, "dilation")) != [1, 1]:
         return None  # windows of spread taps may hold nothing of the image
     if step.op == "aten.clone.default" and step.kwargs:
         return None
     made = Steps(step.origin)
     dtype = source.type.dtype
-    if step.op in _MAXIMA:
+    if step.op in MAXIMA:
         q = Value(TensorType(out.type.shape, dtype))  # type: ignore[union-attr]
         made.steps.append(TensorOp(step.op, (source.q, *args), dict(kwargs), (q, *step.outputs[1:]), step.origin))
     else:
@@ -131,7 +130,11 @@ def _in_bytes(step: TensorOp, known: Known) -> list[TensorOp] | None:
     """Return a quantisation to int8 as one to uint8, whose zero point is in the middle; whoever dequantises it can read that one."""
     x, unit, point, low, high, dtype = step.args
     zero, out = number(point), step.outputs[0]
-    if dtype != torch.int8 or zero is None or out is None or not (low >= -MIDDLE and high < MIDDLE and zero == round(zero)):
+    if dtype != torch.int8 or zero is None or out is None or not (low >= -MIDDLE and high < MIDDLE):
+        return None
+    if zero != round(zero) or abs(zero) > 2**20:  # float32 adds larger ones otherwise
+        return None
+    if step.op == QUANTIZE and not is_never_nan(x, known.made):  # for PyTorch NaN is 0, of int8 and of uint8
         return None
     made = Steps(step.origin)
     args = (x, unit, known.number(zero + MIDDLE), low + MIDDLE, high + MIDDLE, torch.uint8)
@@ -140,19 +143,21 @@ def _in_bytes(step: TensorOp, known: Known) -> list[TensorOp] | None:
 
 
 def _dequantised(step: TensorOp, known: Known) -> list[TensorOp] | None:
-    """Return a dequantisation in the words of this pass, of the uint8 where the int8 were made of them."""
+    """Return a dequantisation in the words of this pass, of the uint8 where the int8 were made of them, or made of numbers at all."""
     out, q = step.outputs[0], step.args[0]
     scale, zero = number(step.args[1]), number(step.args[2])
     if scale is None or zero is None or out is None or not is_float32(out) or not 0 < scale < float("inf"):
         return None
     source = known.maker(q)
-    signed = source is not None and source.op == SIGNED
-    if signed:
-        assert source is not None
+    made = Steps(step.origin)
+    if source is not None and source.op == SIGNED:
         q, zero = source.args[0], zero + MIDDLE
-    if step.op == DEQUANTIZE and not signed:
+    elif source is not None and source.op == QUANTIZE and q.type.dtype == "int8":
+        q, zero = made.add(BYTES, (q,), q.type, "uint8"), zero + MIDDLE
+    elif step.op == DEQUANTIZE:
         return None
-    return [TensorOp(DEQUANTIZE, (q, known.number(scale), known.number(zero)), {}, (out,), step.origin)]
+    made.add(DEQUANTIZE, (q, known.number(scale), known.number(zero)), out.type, "float32", out)
+    return made.steps
 
 
 def _averaged(step: TensorOp, known: Known) -> list[TensorOp] | None:

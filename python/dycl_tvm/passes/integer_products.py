@@ -269,7 +269,9 @@ class _Layer:
         if self.bias is None:
             return
         bias = self.bias
-        if len(shape) > 1:
+        if len(shape) > 1 and isinstance(bias, Constant):
+            bias = known.constant(("bias", id(bias)), bias.data.reshape(shape), bias.name)
+        elif len(shape) > 1:
             spread = TensorType((1, bias.type.shape[0], 1, 1), "float32")
             bias = made.add("aten.reshape.default", (bias, list(spread.shape)), spread, "float32")
         made.add("aten.add.Tensor", (scaled, bias), out.type, "float32", out)

@@ -10,7 +10,7 @@ import torch
 
 from dycl_tvm.hcfg.interpreter import tensor_type
 from dycl_tvm.hcfg.nodes import HCFG, Constant, Origin, TensorOp, Value
-from dycl_tvm.hcfg.quantized import BYTES, DECOMPOSED, DEQUANTIZE
+from dycl_tvm.hcfg.quantized import ADD, BYTES, DECOMPOSED, DEQUANTIZE, SCALED
 from dycl_tvm.hcfg.types import TensorType
 
 #: Operations that give elements of their first operand at other places, and take no other tensor.
@@ -21,6 +21,12 @@ _MOVES = frozenset({
 })  # fmt: skip
 #: Those that PyTorch has for uint8, and not for int8.
 _MOVES_OF_BYTES = frozenset({"aten.upsample_nearest2d.default", "aten.upsample_nearest2d.vec"})
+#: Maxima of a window, whose first operand is what they read.
+MAXIMA = frozenset({"aten.max_pool2d_with_indices.default", "aten.max_pool2d.default"})
+#: Clamps, and the names of their ends.
+CLAMPS: dict[str, tuple[str, str]] = {
+    "aten.relu.default": ("", ""), "aten.hardtanh.default": ("min_val", "max_val"), "aten.clamp.default": ("min", "max"),
+}  # fmt: skip
 #: What is added to an int8 that is to be a uint8.
 MIDDLE = 128
 
@@ -155,6 +161,43 @@ class Steps:
 def moves(op: str, dtype: str) -> bool:
     """Whether an operation gives elements of its first operand at other places, and takes no other tensor, for such integers too."""
     return op in _MOVES or (dtype == "uint8" and op in _MOVES_OF_BYTES)
+
+
+def is_never_nan(value: Any, made: dict[Value, TensorOp]) -> bool:
+    """Whether a float32 tensor has no NaN, whatever the inputs are."""
+    while isinstance(value, Value):
+        step = made.get(value)
+        if step is None:
+            return False
+        if step.op == SCALED:
+            return is_finite(step.args[1])
+        if step.op == DEQUANTIZE:
+            return is_finite(step.args[1:])
+        if step.op == "aten.cat.default":
+            return all(is_never_nan(part, made) for part in step.args[0])
+        if moves(step.op, "uint8"):
+            value = step.args[0]
+            continue
+        # of infinities too these make numbers, if all but their first argument are finite
+        if step.op == ADD:
+            if not is_finite(step.args[2:]):
+                return False
+            value = step.args[0]
+            continue
+        known = step.op in CLAMPS or step.op in MAXIMA or (step.op == "aten.add.Tensor" and isinstance(step.args[1], Constant))
+        if not known or not all(is_finite(a) for a in (*step.args[1:], *step.kwargs.values())):
+            return False
+        value = step.args[0]
+    return False
+
+
+def is_finite(argument: Any) -> bool:
+    """Whether an argument is one or more numbers that float32 has, or none at all."""
+    if isinstance(argument, Constant):
+        return bool(torch.isfinite(argument.data).all())
+    if isinstance(argument, (list, tuple)):
+        return all(is_finite(a) for a in argument)
+    return argument is None or (isinstance(argument, (bool, int, float)) and abs(argument) < 3e38)
 
 
 def number(operand: Any) -> float | int | None:

@@ -23,6 +23,7 @@ from dycl_tvm.verify.compiled import check_compiled
 from dycl_tvm.verify.model import check_model
 from dycl_tvm.verify.open_vectors import check_any_vectors, note, refuse
 from dycl_tvm.verify.passes import check_passes
+from dycl_tvm.verify.rewritten import Makers, check_rewrites
 from dycl_tvm.verify.runs import Call
 from dycl_tvm.verify.staged_with import as_json
 
@@ -92,9 +93,14 @@ class Proof:
             refuse(places, "and a build without its model, or with verify='off', does not find out whether the result depends on them")
         graph.left_out += dict.fromkeys(note(place, not open_signs) for place in places)
 
-    def of_another_rounding(self, graph: HCFG) -> None:
-        """Take a graph, which rounds otherwise than the model in a way that its results may show, for what is compiled from here on."""
+    def of_another_rounding(self, before: Makers, graph: HCFG) -> None:
+        """Take a graph, which rounds otherwise than the model in a way that its results may show, for what is compiled from here on.
+
+        What its operations were before is compared with them, one by one.
+        """
         if self._staged is not None:
+            with self._phases.phase("verify", "sums of integers"), _one_thread():
+                check_rewrites(before, graph, self._seed)
             self._staged = copied_graph(graph)
 
     def of_passes(self, graph: HCFG) -> None:

@@ -196,3 +196,11 @@ def test_indices_below_the_range_are_not_counted_from_the_end_twice() -> None:
         for scatter in scatters:
             with pytest.raises(IndexError):
                 run(stage_onnx(scatter), {**feed, "u": one})
+
+
+@pytest.mark.parametrize("a, b, out", [("4", "4,5", "[5]"), ("4", "2,4,5", "[2,5]"), ("3,4", "4", "[3]"), ("4", "4", "")])
+def test_products_with_vectors(a: str, b: str, out: str) -> None:
+    made = model(f"product (float[{a}] x, float[{b}] w) => (float{out} y) {{ y = MatMul (x, w) }}")
+    generator = np.random.default_rng(0)
+    shapes = {"x": a, "w": b}
+    check(made, [{n: generator.normal(size=tuple(map(int, s.split(",")))).astype(F32) for n, s in shapes.items()}])

@@ -12,7 +12,7 @@ import torch
 from dycl_tvm.hcfg.builder import GraphBuilder, constant, tensor
 from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.hcfg.quantized import ADD, BYTES, DEQUANTIZE, DIVIDED, MATMUL, QUANTIZE, SHIFTED, SIGNED, WINDOW_SUMS
+from dycl_tvm.hcfg.quantized import ADD, BYTES, DEQUANTIZE, DIVIDED, MATMUL, QUANTIZE, SCALED, SHIFTED, SIGNED, WINDOW_SUMS
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes.integer_products import integer_products
 
@@ -136,20 +136,32 @@ def test_a_zero_point_that_is_no_byte_has_no_border() -> None:
     assert _types(graph, "aten.constant_pad_nd.default") == {"float32"}
 
 
-@pytest.mark.parametrize("op", [QUANTIZE, DIVIDED])
-def test_int8_is_made_as_uint8_and_read_so(op: str) -> None:
-    b = GraphBuilder("part", {"x": tensor(2, 3, 4, 4)})
+@pytest.mark.parametrize("op, summed", [(QUANTIZE, True), (QUANTIZE, False), (DIVIDED, False)])
+def test_int8_is_read_as_uint8_and_made_so_where_nothing_is_nan(op: str, summed: bool) -> None:
+    b = GraphBuilder("part", {"x": tensor(2, 3, 4, 4, dtype="int32" if summed else "float32")})
     how = (constant(torch.tensor(20.0)), constant(torch.tensor(-3.0)), -127, 127, torch.int8)
-    q = b.op(b.entry, op, b.params[0], *how)
+    made = b.op(b.entry, SCALED, b.params[0], constant(torch.tensor(0.01))) if summed else b.params[0]
+    q = b.op(b.entry, op, made, *how)
     x = _dequantised(b, q, zero=-3)
     b.leave(b.entry, q, b.op(b.entry, "aten.constant_pad_nd.default", x, [1, 1]))
     given = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 10
     given[0, 0, 0, :2] = torch.tensor([float("inf"), -float("inf")])
+    given[0, 0, 0, 2:3] = float("nan") if op == QUANTIZE else 0.0  # ONNX does not say what NaN is
+    given = (given.nan_to_num(0.0, 1e6, -1e6) * 100).int() if summed else given
     before = interpret(b.graph, [given])[0]
     assert integer_products(b.graph)
+    assert not integer_products(b.graph)
     verify(b.graph)
-    assert _types(b.graph, SIGNED) == _types(b.graph, "aten.constant_pad_nd.default") == {"uint8"}
+    assert _types(b.graph, "aten.constant_pad_nd.default") == {"uint8"}
+    assert (SIGNED in _ops(b.graph)) == (summed or op == DIVIDED) != (BYTES in _ops(b.graph))
     assert all(torch.equal(a, e) for a, e in zip(interpret(b.graph, [given])[0], before))
+
+
+@pytest.mark.parametrize("zero", [3e7, 0.5])
+def test_a_zero_point_that_float32_adds_with_a_rounding_stays(zero: float) -> None:
+    b = GraphBuilder("part", {"x": tensor(4)})
+    b.leave(b.entry, b.op(b.entry, DIVIDED, b.params[0], constant(torch.tensor(1.0)), constant(torch.tensor(zero)), -128, 127, torch.int8))
+    assert not integer_products(b.graph)
 
 
 def test_of_two_tensors_that_are_added_the_first_is_read_as_integers() -> None:

@@ -162,6 +162,8 @@ def _trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
 
 @op("MatMul")
 def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    if a.dim() == 1 and b.dim() > 1:  # PyTorch takes the row out of the result in place
+        return torch.matmul(a.unsqueeze(0), b).squeeze(-2)
     return torch.matmul(a, b)
 
 
