@@ -241,7 +241,7 @@ IMPORT = [
 ]
 KERNELS = [
     ("softmax without its maximum", WIDE, _WORDS + "softmax_row:softmax_row", ' + tirx.const(-1, "float32") * peak[0]', ""),
-    ("the rest of a row is left out", WIDE, _WORDS + "vectors:along", "if n > done:", "if n > done and not done:"),
+    ("the rest of a row is left out", WIDE, _WORDS + "tiles:pieces", "if total % size:", "if total % size and not whole:"),
     ("the epilogue is dropped", CONVOLUTIONS, _CPU + "fuse:epilogue_of", "if not node.absorbed:", "if True:"),
     (
         "a layout conversion mixes channels",
