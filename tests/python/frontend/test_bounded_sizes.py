@@ -296,10 +296,8 @@ def always_too_short(net, x, n):
 
 REFUSED = {
     "for every length": always_too_short,
-    "in between of windows": lambda net, x, n: F.interpolate(frames(x, n)[..., None], scale_factor=0.5, mode="bilinear", antialias=True),
     "means by a number": lambda net, x, n: F.avg_pool2d(frames(x, n), 3, 1, 1, divisor_override=2),
     "another device": lambda net, x, n: torch.randn(n, device="meta"),
-    "channels": lambda net, x, n: F.conv1d(torch.ones(1, n, 5), torch.ones(2, 4, 3)),
 }
 
 
