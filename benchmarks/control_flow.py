@@ -13,14 +13,12 @@ process of its own; medians.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from speed.contenders import aligned, ready
+from sizes import loaded
+from speed.contenders import aligned, direct
 from speed.networks import arrays
 from speed.static import StaticPath, static_path, torch_module, write_onnx
+from speed.worker import burst
 
 import dycl_tvm
 from dycl_tvm import zoo
@@ -39,7 +39,8 @@ from dycl_tvm.progress import Phases
 from dycl_tvm.staging import stage_model
 
 _DRAWN, _PATHS = 64, 5
-_SECONDS = 0.05
+#: For how long one contender runs one input in a round, and how often at least.
+_SECONDS, _CALLS = 0.05, 5
 Call = Callable[[], Any]
 
 
@@ -50,47 +51,35 @@ def chosen(counts: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(min(range(len(counts)), key=lambda i: abs(counts[i] - w)) for w in wanted))
 
 
-def built(model: Any, inputs: tuple[Any, ...], folder: Path) -> Any:
-    """Return the loaded artefact of a model."""
-    artifact = dycl_tvm.build(model, inputs, target="native", verify="off")
-    folder.mkdir(exist_ok=True)
-    artifact.export_library(folder / "net.so")
-    artifact.save_params(folder / "net.params")
-    return dycl_tvm.load(folder / "net.so", folder / "net.params", 1)
-
-
-def one_call(module: Any, inputs: Sequence[Any]) -> Call:
-    """Return a call of the C function on ready arguments."""
-    values, count, keep = ready(module, inputs)
-    run, session, site = module._library.dycl_run, module._session, ctypes.byref(ctypes.c_int32())
-    return lambda _keep=(module, keep): run(session, values, count, site)  # type: ignore[misc]
-
-
 class Network:
     """A network of the zoo, the inputs that are timed, and their traces."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.entry, self.folder = zoo.load(name), folder
-        self.module = built(self.entry.model, self.entry.example_inputs, folder / "whole")
+        self.module = self._loaded(self.entry.model, self.entry.example_inputs, "whole")
         drawn = list(self.entry.inputs(_DRAWN))
         runs = []
         for inputs in drawn:
             self.module(*inputs)
             runs.append(sum(self.module.kernels_run.values()))
-        self.inputs = [drawn[k] for k in chosen(runs)]
-        most = max(runs)
-        self.parts = [runs[k] / most for k in chosen(runs)]
+        taken = chosen(runs)
+        self.inputs = [drawn[k] for k in taken]
+        self.parts = [runs[k] / max(runs) for k in taken]
         graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
         self.traces: list[StaticPath] = [static_path(graph, inputs, decisions=True) for inputs in self.inputs]
+
+    def _loaded(self, model: Any, inputs: tuple[Any, ...], name: str) -> Any:
+        (self.folder / name).mkdir()
+        return loaded(model, inputs, self.folder / name)
 
     def ours(self) -> list[tuple[Call, Call]]:
         """Return of each input the call of the network and that of its trace."""
         pairs = []
         for k, (inputs, trace) in enumerate(zip(self.inputs, self.traces)):
             exported = torch.export.export(torch_module(trace), inputs)
-            module = built(exported, inputs, self.folder / f"trace_{k}")
+            module = self._loaded(exported, inputs, f"trace_{k}")
             given = [aligned(arrays(x)) for x in inputs]
-            pairs.append((one_call(self.module, given), one_call(module, given)))
+            pairs.append((direct(self.module, given), direct(module, given)))
         return pairs
 
     def onnxruntime(self) -> list[tuple[Call, Call]]:
@@ -118,19 +107,8 @@ def _fed(session: Any, inputs: Sequence[torch.Tensor]) -> Call:
     return lambda: session.run(None, feed)
 
 
-def _burst(call: Call) -> float:
-    """Return the median seconds of a call."""
-    call()
-    end, times = time.perf_counter() + _SECONDS, []
-    while time.perf_counter() < end or len(times) < 5:
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
-
-
 def _measure(connection: Any, name: str, of: str, rounds: int) -> None:
-    """Send of each input the part of the kernels that its path runs, the seconds of the network and those over the trace's."""
+    """Send of each input the part of the kernels that its path runs, the nanoseconds of the network and those over the trace's."""
     torch.set_num_threads(1)
     os.environ["DYCL_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +118,7 @@ def _measure(connection: Any, name: str, of: str, rounds: int) -> None:
             times: list[list[tuple[float, float]]] = [[] for _ in pairs]
             for _ in range(rounds):
                 for found, (whole, trace) in zip(times, pairs):
-                    found.append((_burst(whole), _burst(trace)))
+                    found.append((burst(whole, _SECONDS, _CALLS)[0], burst(trace, _SECONDS, _CALLS)[0]))
             connection.send(
                 [
                     (part, statistics.median(a for a, _ in t), statistics.median(a / b for a, b in t))
@@ -182,7 +160,7 @@ def main() -> None:
             continue
         columns = [
             ", ".join(f"{100 * part:.0f} %" for part, *_ in ours),
-            ", ".join(f"{1e6 * seconds:.3g}" for _, seconds, _ in ours),
+            ", ".join(f"{ns / 1e3:.3g}" for _, ns, _ in ours),
             ", ".join(f"{ratio:.2f}" for *_, ratio in ours),
             peer if isinstance(peer, str) else ", ".join(f"{ratio:.2f}" for *_, ratio in peer),
         ]

@@ -166,7 +166,8 @@ def sizes_of(most: int) -> list[int]:
     return sorted({max(1, round(most * k / 9)) for k in range(10)})
 
 
-def _loaded(model: nn.Module, example: tuple[torch.Tensor, ...], folder: Path, **options: Any) -> Callable[..., Any]:
+def loaded(model: Any, example: tuple[torch.Tensor, ...], folder: Path, **options: Any) -> Any:
+    """Return the loaded artefact of a model, for this CPU."""
     import dycl_tvm
 
     artifact = dycl_tvm.build(model, example, target="native", verify="off", **options)
@@ -181,19 +182,19 @@ def _calls(contender: str, name: str, threads: int, folder: Path) -> tuple[dict[
     torch.manual_seed(0)
     model, sizes = network.make().eval(), sizes_of(network.most)
     if contender in ("static", "dynamic"):
-        _loaded(nn.Linear(1, 1), (torch.zeros(1, 1),), Path(tempfile.mkdtemp(dir=folder)))  # imports and the compiler's start are no one's
+        loaded(nn.Linear(1, 1), (torch.zeros(1, 1),), Path(tempfile.mkdtemp(dir=folder)))  # imports and the compiler's start are no one's
     start = time.process_time()
     if contender == "static":
         found = {}
         for n in sizes:
             start = time.process_time()
             (folder / str(n)).mkdir()
-            found[n] = _loaded(model, network.inputs(n), folder / str(n))
+            found[n] = loaded(model, network.inputs(n), folder / str(n))
         return found, time.process_time() - start
     if contender == "dynamic":
         import dycl_tvm
 
-        call = _loaded(model, network.inputs(network.most), folder, dynamic_shapes=network.shapes(dycl_tvm.Dim))
+        call = loaded(model, network.inputs(network.most), folder, dynamic_shapes=network.shapes(dycl_tvm.Dim))
     else:
         path = str(folder / "net.onnx")
         example, shapes = network.inputs(max(2, network.most // 2)), network.shapes(torch.export.Dim)
@@ -282,13 +283,12 @@ def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) 
         return
     others = [c for c in links if c != "dynamic"]
     # a static build has run at its size just before; a peer has not
-    again = {c: int(c == "static") for c in others}
+    again = {c: int(c == "static") for c in links}
     median = {c: {n: [statistics.median(r[n][k] for r in runs) for k in range(2)] for n in runs[0]} for c, runs in found.items()}
-    shown = {c: again.get(c, 0) for c in links}
     print(f"  {'size':>5}" + "".join(f"{c:>13}" for c in links) + "".join(f"{'/ ' + c:>15}" for c in others))
     for n in median["dynamic"]:
         ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for c in others]
-        times = [1e6 * median[c][n][shown[c]] for c in links]
+        times = [1e6 * median[c][n][again[c]] for c in links]
         print(f"  {n:>5}" + "".join(f"{t:>13.0f}" for t in times) + "".join(f"{r:>14.2f}x" for r in ratios))
     for c in others:
         ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for n in median["dynamic"]]

@@ -102,8 +102,19 @@ def ready(module: Any, inputs: Sequence[Any]) -> tuple[Any, int, Any]:
     return held.values, held.count, (held, prepared, inputs)
 
 
+def direct(module: Any, inputs: Sequence[Any]) -> Callable[[], int]:
+    """Return one ctypes call of the C function dycl_run() on ready arguments."""
+    values, count, keep = ready(module, inputs)
+    run, session, site = module._library.dycl_run, module._session, ctypes.byref(ctypes.c_int32())
+
+    def call(_keep: Any = (module, keep)) -> int:
+        return int(run(session, values, count, site))
+
+    return call
+
+
 class Ours(Contender):
-    """dycl_tvm's library; what is timed is one ctypes call of the C function dycl_run() on ready arguments."""
+    """dycl_tvm's library, by :func:`direct`."""
 
     def open(self) -> None:
         from dycl_tvm.runtime import load
@@ -113,13 +124,7 @@ class Ours(Contender):
         self.module = load(self.artefact / "model.so", self.artefact / "model.params", self.threads)
 
     def prepare(self, k: int) -> Call:
-        module, (values, count, keep) = self.module, ready(self.module, self.inputs[k])
-        run, session, site = module._library.dycl_run, module._session, ctypes.byref(ctypes.c_int32())
-
-        def call(_keep: Any = keep) -> int:
-            return int(run(session, values, count, site))
-
-        return call
+        return direct(self.module, self.inputs[k])
 
     def result(self, k: int, call: Call) -> Any:
         if call() != 0:

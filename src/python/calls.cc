@@ -362,14 +362,20 @@ PyObject* Pair(int32_t site, Ref what) {
 // Makes the leaves of the last run: a list, or the one leaf that is the result itself.
 PyObject* Results(Caller& c, int32_t number, bool of_torch) {
   Site& site = c.sites[static_cast<size_t>(number)];
-  Ref leaves(site.single >= 0 ? nullptr : PyList_New(static_cast<Py_ssize_t>(site.leaves.size())));
-  if (site.single < 0 && !leaves) return nullptr;
+  auto leaf = [&](size_t k) { return NewLeaf(c, k, of_torch, &site.leaves[k]); };
+  auto elsewhere = [&] {
+    return PyErr_Occurred() != nullptr ? nullptr : Pair(number, Ref::New(Py_None));
+  };
+  if (site.single >= 0) {
+    Ref only = leaf(static_cast<size_t>(site.single));
+    return only ? Pair(number, static_cast<Ref&&>(only)) : elsewhere();
+  }
+  Ref leaves(PyList_New(static_cast<Py_ssize_t>(site.leaves.size())));
+  if (!leaves) return nullptr;
   for (size_t k = 0; k < site.leaves.size(); ++k) {
-    if (site.single >= 0 && static_cast<size_t>(site.single) != k) continue;
-    Ref leaf = NewLeaf(c, k, of_torch, &site.leaves[k]);
-    if (!leaf) return PyErr_Occurred() != nullptr ? nullptr : Pair(number, Ref::New(Py_None));
-    if (site.single >= 0) return Pair(number, static_cast<Ref&&>(leaf));
-    PyList_SetItem(leaves.get(), static_cast<Py_ssize_t>(k), leaf.Release());
+    Ref made = leaf(k);
+    if (!made) return elsewhere();
+    PyList_SetItem(leaves.get(), static_cast<Py_ssize_t>(k), made.Release());
   }
   return Pair(number, static_cast<Ref&&>(leaves));
 }

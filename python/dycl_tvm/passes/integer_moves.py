@@ -15,7 +15,7 @@ import torch
 from dycl_tvm.hcfg.nodes import TensorOp, Value
 from dycl_tvm.hcfg.quantized import ADD, BYTES, DECOMPOSED, DEQUANTIZE, QUANTIZE, QUANTIZES, SCALED, SIGNED, WINDOW_SUMS
 from dycl_tvm.hcfg.types import TensorType
-from dycl_tvm.passes.integers import MAXIMA, MIDDLE, Known, Scaled, Steps, is_float32, is_never_nan, moves, number, pair
+from dycl_tvm.passes.integers import MAXIMA, MIDDLE, Known, Scaled, Steps, has_one_scale, is_float32, is_never_nan, moves, number, pair
 from dycl_tvm.passes.rewrite import static_argument
 
 _AVERAGES = frozenset({
@@ -40,9 +40,7 @@ def moved(step: TensorOp, known: Known) -> list[TensorOp] | None:
         return _quantised(step, known)
     if step.op in QUANTIZES:
         return _in_bytes(step, known)
-    if step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor."):
-        return _dequantised(step, known)
-    return None
+    return _dequantised(step, known) if has_one_scale(step.op) else None
 
 
 def _moved(step: TensorOp, known: Known) -> list[TensorOp] | None:

@@ -32,18 +32,24 @@ MIDDLE = 128
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """A tensor of real numbers as (q - zero) * scale, of uint8 or int8."""
+class Integers:
+    """A tensor of uint8 or int8, which stands for real numbers."""
 
     q: Value
-    scale: float
-    zero: int
 
     @property
     def type(self) -> TensorType:
         """The type of the integers."""
         assert isinstance(self.q.type, TensorType)
         return self.q.type
+
+
+@dataclass(frozen=True)
+class Scaled(Integers):
+    """A tensor of real numbers as (q - zero) * scale."""
+
+    scale: float
+    zero: int
 
     @property
     def grid(self) -> tuple[float, int, str]:
@@ -52,18 +58,11 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Dynamic:
-    """A tensor of real numbers as (q - zero) * scale, whose scale and zero point each call chooses; of uint8 or int8."""
+class Dynamic(Integers):
+    """A tensor of real numbers as (q - zero) * scale, whose scale and zero point each call chooses."""
 
-    q: Value
     scale: Value
     zero: Value
-
-    @property
-    def type(self) -> TensorType:
-        """The type of the integers."""
-        assert isinstance(self.q.type, TensorType)
-        return self.q.type
 
 
 class Known:
@@ -90,14 +89,13 @@ class Known:
     def position(self, value: Any) -> int:
         """Return where the integers are made that a value is dequantised of, or else the value itself: later ones have larger numbers."""
         step = self.maker(value)
-        integers = step is not None and (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor."))
-        source = step.args[0] if step is not None and integers else value
+        source = step.args[0] if step is not None and has_one_scale(step.op) else value
         return self._position.get(source, -1)
 
     def activation(self, value: Any) -> Scaled | None:
         """Return a dequantised value of one scale as integers of 8 bits."""
         step = self.maker(value)
-        if step is None or not (step.op == DEQUANTIZE or step.op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.")):
+        if step is None or not has_one_scale(step.op):
             return None
         q, scale, zero = step.args[0], number(step.args[1]), number(step.args[2])
         if scale is None or zero is None or not 0 < scale < float("inf") or q.type.dtype not in ("uint8", "int8"):
@@ -148,7 +146,7 @@ class Steps:
         self.steps.append(TensorOp(op, args, dict(kwargs or {}), (out,), self._origin))
         return out
 
-    def as_uint8(self, x: Scaled | Dynamic) -> Value:
+    def as_uint8(self, x: Integers) -> Value:
         """Return the integers of a tensor, moved to the middle if they have signs."""
         return x.q if x.type.dtype == "uint8" else self.add(BYTES, (x.q,), x.q.type, "uint8")
 
@@ -156,6 +154,11 @@ class Steps:
         """Add the dequantisation of integers that lie on the grid of a tensor; return all steps."""
         self.add(DEQUANTIZE, (q, known.number(of.scale), known.number(of.zero)), out.type, "float32", out)
         return self.steps
+
+
+def has_one_scale(op: str) -> bool:
+    """Whether an operation dequantises all elements by one scale."""
+    return op == DEQUANTIZE or op.startswith(f"{DECOMPOSED}.dequantize_per_tensor.")
 
 
 def moves(op: str, dtype: str) -> bool:

@@ -295,8 +295,11 @@ class Module(LastCall):
                     return self._collect(site, are_of_torch(args))
                 if caller.single[site]:
                     return leaves
-                structure = self.metadata["sites"][site]["structure"]
-                return unflatten(structure, lambda k, _: leaves[k], self._classes, lambda k, _: leaves[k])  # they are cut
+
+                def made(k: int, _: Any) -> Any:  # whole or cut, as it is in the result
+                    return leaves[k]
+
+                return unflatten(self.metadata["sites"][site]["structure"], made, self._classes, made)
             finally:
                 turn.busy = False
 

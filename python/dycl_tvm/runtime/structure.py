@@ -331,23 +331,20 @@ def unflatten_call(structure: Structure, leaves: Sequence[Any]) -> tuple[tuple[A
 
 
 def leaf_cuts(structure: Structure) -> list[tuple[tuple[int, int], ...]] | None:
-    """Return of each leaf its cuts, as dimensions and leaves with their extents; None if a leaf, or its items, stand in several places."""
-    found: dict[int, tuple[tuple[int, int], ...]] = {}
-    lengths: set[int] = set()
+    """Return of each leaf its cuts, as :func:`parts_of` has them; None if a leaf, or its items, stand in several places."""
+    places: list[int] = []
 
     def visit(node: Structure) -> bool:
-        if "leaf" not in node:
-            return "rows" not in node and all(map(visit, _parts(node)))
-        cuts = tuple((along, length["leaf"]) for along, length in cuts_of(node))
-        lengths.update(length for _, length in cuts)
-        if node["leaf"] in found:
-            return False
-        found[node["leaf"]] = cuts
-        return True
+        if "leaf" in node:
+            places.append(node["leaf"])
+            return True
+        return "rows" not in node and all(map(visit, _parts(node)))
 
-    if not visit(structure) or found.keys() | lengths != set(range(len(found.keys() | lengths))):
+    if not visit(structure) or len(set(places)) < len(places):
         return None
-    return [found.get(k, ()) for k in range(len(found.keys() | lengths))]
+    cuts = parts_of(structure)
+    leaves = {*places, *(length for of in cuts.values() for _, length in of)}
+    return [tuple(cuts.get(k, ())) for k in range(len(leaves))] if leaves == set(range(len(leaves))) else None
 
 
 def whole_leaves(structure: Structure) -> int:

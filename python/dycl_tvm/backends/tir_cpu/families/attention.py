@@ -278,18 +278,22 @@ class _Kernel:
             head = head // size if size > 1 else head
         return index[::-1]
 
-    def _along_keys(self, size: int, emit: Callable[[Any, int], None], unit: int) -> None:
-        """Emit ``emit(first, count)`` for pieces of the keys, of ``size`` and, where calls decide how many there are, of ``unit``."""
+    def _all_keys(self, emit: Callable[[int, Any], None]) -> None:
+        """Emit ``emit(first, count)`` for all keys; where calls decide how many, for whole vectors, then for what is left of one."""
         keys = self.work.keys
         if self.live is None:
-            pieces(keys, size, emit)
+            emit(0, keys)
             return
         whole = keys - keys % self.lanes
         if whole:
-            pieces(tirx.min(self.live, whole), size, emit, unit)
+            emit(0, tirx.min(self.live, whole))
         if whole < keys:
             with T.If(self.live > whole), T.Then():
-                pieces(keys - whole, size, lambda first, count: emit(whole + first, count))
+                emit(whole, keys - whole)
+
+    def _along_keys(self, size: int, emit: Callable[[Any, int], None], unit: int) -> None:
+        """Emit ``emit(first, count)`` for pieces of the keys, of ``size`` and, where calls decide how many there are, of ``unit``."""
+        self._all_keys(lambda start, total: pieces(total, size, lambda first, count: emit(start + first, count), unit))
 
     @staticmethod
     def _at(s: Strided, lead: Sequence[Any], row: Any, column: Any) -> Any:
@@ -400,7 +404,11 @@ class _Kernel:
             sums = zeros(count * splits, valid)
             clear(sums, valid, lanes)
             right = lambda j, e: self.v[self._at(work.v, lead, j, first + e)]  # noqa: E731
-            self._weigh(sums, valid, lambda r, j: p[r, j], right, splits)
+
+            def weigh(start: int, count: Any) -> None:
+                multiply_add(sums, valid, lanes, count, lambda r, j: p[r, start + j], lambda j, e: right(start + j, e), splits)
+
+            self._all_keys(weigh)
             for r, total in enumerate(add_splits(sums, valid, lanes, splits)):
 
                 def element(e: Any, r: int = r, total: Any = total) -> None:
@@ -411,23 +419,3 @@ class _Kernel:
                 vectors(valid, lanes, element)
 
         pieces(work.width, width, panel)
-
-    def _weigh(
-        self,
-        sums: Sequence[Any],
-        valid: int,
-        left: Callable[[int, Any], Any],
-        right: Callable[[Any, Any], Any],
-        splits: int,
-    ) -> None:
-        """Emit the sums over the keys of the product of weights and values."""
-        keys, lanes = self.work.keys, self.lanes
-        if self.live is None:
-            multiply_add(sums, valid, lanes, keys, left, right, splits)
-            return
-        whole = keys - keys % lanes
-        if whole:
-            multiply_add(sums, valid, lanes, tirx.min(self.live, whole), left, right, splits)
-        if whole < keys:
-            with T.If(self.live > whole), T.Then():
-                multiply_add(sums, valid, lanes, keys - whole, lambda r, j: left(r, whole + j), lambda j, e: right(whole + j, e), splits)
