@@ -354,3 +354,16 @@ def test_a_worker_that_takes_too_long_is_ended_and_said_so(tmp_path):
         assert "ended" in process.ask(5, do="open", contender="eager", folder=str(tmp_path), threads=1)["error"]
     finally:
         process.close()
+
+
+def test_no_helper_of_the_tests_hides_a_benchmark() -> None:
+    """Both lie on the path of the process that runs all tests: of two files with one name the other would be imported."""
+    root = Path(__file__).parents[2]
+    names = [
+        f.stem
+        for folder in ("benchmarks", "tests/python")
+        for f in (root / folder).rglob("*.py")
+        if not (f.parent / "__init__.py").exists()
+    ]
+    helpers = [name for name in names if name != "conftest" and not name.startswith("test_")]
+    assert sorted(helpers) == sorted(set(helpers))

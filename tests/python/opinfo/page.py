@@ -21,7 +21,7 @@ sys.path.insert(0, os.fspath(Path(__file__).parent))
 import torch  # noqa: E402
 from check import Outcome, compiled, convertible, staged  # noqa: E402
 from samples import OPERATORS, UNDEFINED, Sample, samples  # noqa: E402
-from sizes import WAYS, Sized, apart, built, outcomes_of, sized  # noqa: E402
+from several_sizes import WAYS, Sized, apart, built, outcomes_of, sized  # noqa: E402
 
 from opinfo import said  # noqa: E402
 

@@ -10,7 +10,7 @@ import torch
 from chains import Chains, is_stable
 from check import Outcome, compiled, convertible, staged
 from samples import OPERATORS, UNDEFINED, samples
-from sizes import WAYS, Sized, built, outcomes_of
+from several_sizes import WAYS, Sized, built, outcomes_of
 
 
 def _bad(outcomes: list[Outcome]) -> list[Outcome]:
