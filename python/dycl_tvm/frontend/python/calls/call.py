@@ -102,7 +102,7 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             judge(error, callee, args, kwargs)
             program().state.unread.doubt(error)
             raise
-    written = python_of(callee)
+    written = python_of(callee, args, kwargs)
     if written is not None:
         return _call(written, args, kwargs, root)
     if isinstance(callee, functools.partial):

@@ -12,15 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch._library import custom_ops
+from torch.nn import functional as F
 from torch.nn.utils import rnn
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.fast_paths import attention_of, encoder_layer_of
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.python.source import plain_sequences, plain_torch, plain_vision
+from dycl_tvm.frontend.python.source import plain_attention, plain_sequences, plain_torch, plain_vision
 from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.hcfg.added import ADDED
 
 _OTHERS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -104,8 +106,8 @@ def _makes_nested(
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in (src, *first.parameters())))
 
 
-def python_of(callee: Any) -> Callable[..., Any] | None:
-    """Return the Python function that a callable of PyTorch's was made of; None if it was made of none.
+def python_of(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """Return the Python function that a callable of PyTorch's was made of, or that stands for it given such arguments; None if none does.
 
     Raises
     ------
@@ -113,7 +115,8 @@ def python_of(callee: Any) -> Callable[..., Any] | None:
         If it was, and is not known any more.
     """
     if isinstance(callee, _OTHERS):  # almost all callables are
-        return None
+        by_flag = callee is F.scaled_dot_product_attention and is_symbolic(args[5] if len(args) > 5 else kwargs.get("is_causal"))
+        return plain_attention.by_flag if by_flag else None
     if isinstance(callee, _SCRIPTED):
         found = getattr(callee, "_torchdynamo_inline", None)
         if found is None:

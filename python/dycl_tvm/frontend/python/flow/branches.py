@@ -75,8 +75,8 @@ class If:
             if decided is None:
                 self._begin(cond, variables)
             else:
+                learn(self._told, decided, cond in session.decisions.answers)
                 cond = decided
-                self._tell(decided)
         if not self.symbolic:
             self.side = bool(cond)
 
@@ -92,12 +92,6 @@ class If:
         self._kept = False
         self._before: Any = None
         self._knows = False
-
-    def _tell(self, side: bool) -> None:
-        """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
-        rolling = current().decisions.rolling
-        if self._told is not None and rolling and rolling[-1].loop is self._told.loop:
-            self._told.begin(side)
 
     def _forget(self) -> None:
         if self._knows:
@@ -126,8 +120,8 @@ class If:
         differing = between_paths([self._token], ("if the test holds", "if not"))
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
-        if self._told is not None and len(self._paths) == 1:
-            self._learn()
+        if len(self._paths) == 1 and not _is_of_loop(self._told):
+            learn(self._told, self._stays)
         return False
 
     def _end_joining(self) -> None:
@@ -135,12 +129,6 @@ class If:
         self._token.joins = False
         if not self._kept:
             current().decisions.close(self._token)
-
-    def _learn(self) -> None:
-        """One side has left: what its test tells of a length holds from here on."""
-        if not getattr(self._told.loop, "is_loop", False):
-            before = self._told.begin(self._stays)
-            current().journal.learn(lambda: self._told.end(before))
 
     def leave(self, variables: dict[str, Any]) -> None:
         """Take down the state at the end of a side."""
@@ -339,6 +327,28 @@ class Finally:
         return self._jumps
 
 
+def _is_of_loop(told: Any) -> bool:
+    return told is not None and bool(getattr(told.loop, "is_loop", False))
+
+
+def learn(told: Any, side: bool, for_good: bool = False) -> None:
+    """Go on with one side alone: what its test tells of a number, or of a length, holds from here on.
+
+    With ``for_good`` it does to the end of the run, else in the innermost scope. What a test tells of the number of a loop's trips holds
+    in the trip that is being recorded.
+    """
+    if told is None:
+        return
+    if not _is_of_loop(told):
+        before = told.begin(side)
+        if not for_good:
+            current().journal.learn(lambda: told.end(before))
+        return
+    rolling = current().decisions.rolling
+    if rolling and rolling[-1].loop is told.loop:
+        told.begin(side)
+
+
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""
     session = current()
@@ -347,6 +357,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
         decided = session.decisions.answer(cond)
         if decided is None:
             return _explore_value(cond, then, orelse, test_in(test))
+        learn(test_in(test), decided, cond in session.decisions.answers)
         cond = decided
     return then() if cond else orelse()
 
@@ -377,18 +388,21 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
             continue
 
         operands = [value]
+        is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
             result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
-        def stop(value: Any = value) -> Any:
-            return (kind == "or") if condition else value
+        def stop(value: Any = value, is_bool: bool = is_bool) -> Any:
+            return kind == "or" if is_bool else value  # a bool is known where it was tested
 
         test = scalars.wrap(cond)
         test.node.test = test_in(value)
         made = ifexp(test, others, stop) if kind == "and" else ifexp(test, stop, others)
+        if is_bool and operands[-1] is (kind == "and"):  # `value and True`
+            return test
         if scalars.is_symbolic(made) and not any(made is x for x in operands):  # what an operand tells is told of itself
             made.node.test = Several.of([*map(test_in, operands)], all=kind == "and")
         return made

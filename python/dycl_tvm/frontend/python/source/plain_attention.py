@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The fast path of PyTorch's attention, given masks; like the user's own code, it runs rewritten.
+"""Attention of PyTorch's as Python: what the run decides of it, and its fast path, given masks. Like the user's own code, it runs rewritten.
 
-There a mask says which keys are left out, by what is not 0, and a query of which all keys are left out is not a number. The other path
+On the fast path a mask says which keys are left out, by what is not 0, and a query of which all keys are left out is not a number. The other path
 adds masks of floats, and gives such a query what attention to nothing gives.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.trace.values.tensors import known_numbers
@@ -42,6 +43,15 @@ def attention(
     """Stand for the forward of an ``nn.MultiheadAttention`` that is asked for no weights."""
     made, weights = _ATTENTION(module, query, key, value, key_padding_mask, False, attn_mask)
     return _without_keys(made, attn_mask, key_padding_mask), weights
+
+
+def by_flag(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **others: Any
+) -> torch.Tensor:
+    """Stand for ``F.scaled_dot_product_attention`` where the run decides whether it is causal, as in ``is_causal=q.shape[2] > 1``."""
+    if is_causal:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, True, **others)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, False, **others)
 
 
 def _added(mask: Any, src: Any) -> Any:

@@ -19,6 +19,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attrib
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.lengths import Affine, Counter, Length, Told
 from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -182,13 +183,19 @@ def parts_of(c: Items | Alternatives) -> list[Captured]:
 
 @dataclass
 class PathState:
-    """A path at its end: the block that it ends in, its variables, and the places that it changed."""
+    """A path at its end: the block that it ends in, its variables, the places that it changed, and numbers of trips that are known there."""
 
     block: Block
     env: dict[str, Captured]
     value: Captured | None
     places: dict[Any, PlaceState]
     tokens: list[Any] = field(default_factory=list)
+    settled: dict[Counter, int] = field(default_factory=dict)
+
+    def unsettled(self, extent: Affine, among: list[Affine]) -> Affine:
+        """Return which of some lengths a size of a tensor at the end of the path is, as far as is known there; itself if it is none."""
+        same = (n for n in among if isinstance(n, Length) and n.counter in self.settled and n.at(self.settled[n.counter]) == extent)
+        return extent if isinstance(extent, Length) else next(same, extent)
 
 
 def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: bool = False) -> PathState:
@@ -197,7 +204,7 @@ def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: b
     captured = {k: capture(v) for k, v in env.items()}
     result = capture(value) if has_value else None
     places = {key: capture_place(place, place.read()) for key, place in session.journal.changes(mark).items()}
-    return PathState(session.builder.here(), captured, result, places)
+    return PathState(session.builder.here(), captured, result, places, settled=session.get(Told).settled())
 
 
 def adopt(path: PathState) -> tuple[dict[str, Any], Any]:

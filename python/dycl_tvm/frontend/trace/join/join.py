@@ -337,7 +337,10 @@ class Join:
 
     def _length(self, found: list[TensorLeaf], along: int) -> Length:
         lengths: list[Any] = [extent_at(c.obj, rank_of(c.obj) - along) for c in found]
-        one = {c.settled.lengths.get(along, n) if c.settled is not None else n for c, n in zip(found, lengths)}
+        one = {
+            c.settled.lengths.get(along, n) if c.settled is not None else path.unsettled(n, lengths)
+            for c, n, path in zip(found, lengths, self._at_hand())
+        }
         if len(one) == 1 and isinstance(length := one.pop(), Length) and len(self._among) == len(self.paths):
             return length
         key = (tuple(self._among), *[n.origin if isinstance(n, Length) else n for n in lengths])

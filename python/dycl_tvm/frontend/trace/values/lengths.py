@@ -12,6 +12,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.hcfg.nodes import Block, Value
 
 
@@ -174,6 +175,17 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le
 _MOST_TOLD = 4096
 
 
+class Told(OfOneRun):
+    """The counters of which a test has told something."""
+
+    def __init__(self) -> None:
+        self.counters: dict[Counter, None] = {}
+
+    def settled(self) -> dict[Counter, int]:
+        """Return the numbers of trips that are known at the place at hand."""
+        return {c: c.last for c in self.counters if c.told and c.first == c.last}
+
+
 @dataclass(frozen=True)
 class Test:
     """A comparison whose answer depends on the number of trips: ``difference op 0``."""
@@ -204,6 +216,7 @@ class Test:
             trips = [t for t in range(counter.first, counter.last + 1) if COMPARE[self.op](self.difference.at(t), 0) == holds]
             if 0 < len(trips) <= counter.last - counter.first:
                 counter.first, counter.last, counter.told = trips[0], trips[-1], True
+                current().get(Told).counters[counter] = None
         return before
 
     def end(self, before: tuple[int, int, bool]) -> None:

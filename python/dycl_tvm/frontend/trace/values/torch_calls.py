@@ -33,7 +33,7 @@ from dycl_tvm.frontend.trace.values.picked import masked_select, nonzero
 from dycl_tvm.frontend.trace.values.random import gpu_dropout
 from dycl_tvm.frontend.trace.values.recorder import dispatch, equal, item, to_tensor, truth_of, within
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, storage_of
-from dycl_tvm.frontend.trace.values.unsettled import contiguous, reshape
+from dycl_tvm.frontend.trace.values.unsettled import attention, contiguous, reshape
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 from dycl_tvm.hcfg.nodes import Value
 
@@ -382,6 +382,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _T.contiguous: contiguous,
     _T.reshape: reshape,
     torch.reshape: reshape,
+    torch.nn.functional.scaled_dot_product_attention: attention,
     _T.equal: equal,
     torch.equal: equal,
     _T.allclose: _allclose,

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.grown import OfTheRun, copied_or_itself
 from dycl_tvm.frontend.trace.values.grown_math import flat
-from dycl_tvm.frontend.trace.values.layouts import Layouts, meta_of
+from dycl_tvm.frontend.trace.values.layouts import Layouts, meta_of, meta_with
 from dycl_tvm.frontend.trace.values.recorder import item
-from dycl_tvm.frontend.trace.values.tensors import StagedTensor
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, peek
 
 _T = torch.Tensor
 
@@ -49,6 +50,20 @@ def reshape(t: torch.Tensor, *sizes: Any, **named: Any) -> torch.Tensor:
         views.add(torch._C._is_alias_of(made, meta))  # type: ignore[attr-defined]
         shape = tuple(made.shape)
     return (t if views == {True} else _copied(t, views)).view(shape)
+
+
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, *others: Any, **named: Any) -> Any:
+    """``F.scaled_dot_product_attention``: PyTorch chooses a kernel by the strides, and the kernels lay out their results in two ways."""
+    given = [query, key, value, attn_mask]
+    found = [layouts for t in given if isinstance(t, torch.Tensor) and (layouts := _open(t)) is not None]
+    if not found or query.dim() != 4:
+        return NotImplemented
+    given = [t.clone(memory_format=torch.contiguous_format) if isinstance(t, torch.Tensor) and _open(t) else t for t in given]
+    made = F.scaled_dot_product_attention(*given, *others, **named)
+    b, h, n, d = made.shape
+    by_heads, by_queries = meta_of((b, h, n, d), None, made.dtype).stride(), meta_of((b, n, h, d), None, made.dtype).stride()
+    strides = [by_heads, tuple([by_queries[k] for k in (0, 2, 1, 3)])]
+    return StagedTensor(meta_with((b, h, n, d), made.dtype, strides, found[0].decision), made.storage_, made.chain, peek(made))
 
 
 def _copied(t: torch.Tensor, itself: set[bool]) -> torch.Tensor:
