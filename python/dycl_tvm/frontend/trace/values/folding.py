@@ -77,11 +77,13 @@ _NEVER = {"gt": math.inf, "lt": -math.inf}
 def absorbed(func: Any, args: tuple[Any, ...], values: list[Value], meta: Any) -> Constant | None:
     """Return the result of an operation that one constant operand decides; None if there is none.
 
-    Integers and bools are absorbed by 0 and True, and nothing is beyond an infinity.
+    Integers and bools are absorbed by 0 and True, nothing is beyond an infinity, and of rows that are all alike each is the first.
     """
     name = opname(func)
     if type(meta) is not torch.Tensor or meta.is_floating_point() or meta.is_complex() or meta.numel() > FOLD_LIMIT:
         return None
+    if name == "index_select":
+        return any_row(values[0], int(args[1]), tuple(meta.shape))
     if name in _NEVER and len(args) == 2:
         tensors = iter(values)
         first, second = (next(tensors) if isinstance(a, (torch.Tensor, Value)) else a for a in args)
@@ -97,6 +99,16 @@ def absorbed(func: Any, args: tuple[Any, ...], values: list[Value], meta: Any) -
             continue
         return full(meta, name in _OR)
     return None
+
+
+def any_row(value: Value, dim: int, shape: tuple[int, ...]) -> Constant | None:
+    """Return rows of a constant along a dimension where all of it are one and the same; None otherwise."""
+    if not isinstance(value, Constant) or not value.data.numel():
+        return None
+    with plainly():
+        first = value.data.narrow(dim, 0, 1)
+        alike = bool((value.data == first).all())
+    return made_once(("any row", id(value), dim, shape), lambda: first.expand(shape)) if alike else None
 
 
 def _is_all(operand: Any, number: float) -> bool:

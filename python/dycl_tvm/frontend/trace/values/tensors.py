@@ -22,7 +22,7 @@ from dycl_tvm.frontend.trace.session import current, staging
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.arguments import leaves
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.folding import fold_one
+from dycl_tvm.frontend.trace.values.folding import any_row, fold_one
 from dycl_tvm.frontend.trace.values.identity import Apart, Carrier, Identity, of_role, settle
 from dycl_tvm.frontend.trace.values.layouts import Layouts, layouts_of, marks_of, meta_of, with_marks
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
@@ -309,6 +309,8 @@ def emit_one(op: Any, args: tuple[Any, ...], type_: TensorType, kwargs: dict[str
     kwargs = kwargs or {}
     operands = [leaf for leaf in leaves((args, kwargs) if kwargs else args) if isinstance(leaf, Value)]
     folded = fold_one(op, args, kwargs, type_, operands)
+    if folded is None and op is aten.index_select.default:
+        folded = any_row(args[0], args[1], type_.shape)
     if folded is not None:
         return folded
     name, builder = op_name(op), current().builder
