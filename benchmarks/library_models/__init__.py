@@ -3,4 +3,9 @@
 
 from library_models import generate_suite, timm_suite, transformers_suite
 
-SUITES = {"transformers": transformers_suite.SUITE, "timm": timm_suite.SUITE, "generate": generate_suite.SUITE}
+SUITES = {
+    "transformers": transformers_suite.SUITE,
+    "transformers-open": transformers_suite.OPEN,
+    "timm": timm_suite.SUITE,
+    "generate": generate_suite.SUITE,
+}

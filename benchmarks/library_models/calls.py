@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,10 +14,14 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A model in evaluation mode, and the arguments and keyword arguments of its calls; it is built with those of the first."""
+    """A model in evaluation mode, and the arguments and keyword arguments of its calls; it is built with those of the first.
+
+    ``options`` are those of the build.
+    """
 
     model: Any
     calls: list[Call]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

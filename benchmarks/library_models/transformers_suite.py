@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import importlib.util
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dycl_tvm import Dim
 from library_models.calls import Case, Suite, seeded
 
 #: What is given to a configuration that has it.
@@ -34,9 +38,30 @@ _SMALL: dict[str, int] = {
 }
 #: Configurations within others, so many levels deep, are made small too.
 _DEPTH = 3
-_TOKENS, _DECODED, _SAMPLES, _FRAMES = 7, 5, 800, 32
+_FRAMES = 32
 #: Kinds whose small configuration, or whose calls without more arguments, are none that eager accepts, or that stay above this size.
 PARAMETERS = 3_000_000
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a call: its batch, tokens of a text, how many of them are padding in the first one, and tokens of a decoder."""
+
+    batch: int = 1
+    tokens: int = 7
+    padded: int = 0
+    decoded: int = 5
+    samples: int = 800
+
+
+#: The calls of models of any size: the first is the example, then the least, the largest, and between.
+_OPEN_SIZES = (
+    _Sizes(2, 7, 2),
+    _Sizes(1, 1, 0, 1, 400),
+    _Sizes(4, 16, 5, 8, 1600),
+    _Sizes(3, 5, 1, 2, 1111),
+    _Sizes(1, 13),
+)
 _NAMES = Path(__file__).with_name("transformers.txt")
 
 
@@ -56,23 +81,24 @@ def _side(config: Any) -> int:
     return int(size if isinstance(size, int) else size[0])
 
 
-def _call(model: Any, k: int) -> dict[str, Any]:
+def _call(model: Any, k: int, sizes: _Sizes) -> dict[str, Any]:
     """Return the arguments of a call by their usual names; texts of several lengths are padded at the end."""
     g, names = seeded(k), inspect.signature(model.forward).parameters
-    side = _side(model.config)
+    side, n, words = _side(model.config), sizes.batch, _SMALL["vocab_size"]
+    counts = [sizes.tokens - sizes.padded, *[sizes.tokens] * (n - 1)]
     made = {
-        "input_ids": lambda: torch.randint(3, _SMALL["vocab_size"], (1, _TOKENS), generator=g),
-        "attention_mask": lambda: torch.tensor([[1] * (_TOKENS - k) + [0] * k]) if "input_ids" in names else None,
-        "decoder_input_ids": lambda: torch.randint(3, _SMALL["vocab_size"], (1, _DECODED), generator=g),
-        "pixel_values": lambda: torch.randn(1, 3, side, side, generator=g),
-        "input_values": lambda: torch.randn(1, _SAMPLES, generator=g),
-        "input_features": lambda: torch.randn(1, _SMALL["num_mel_bins"], _FRAMES, generator=g),
+        "input_ids": lambda: torch.randint(3, words, (n, sizes.tokens), generator=g),
+        "attention_mask": lambda: (torch.arange(sizes.tokens) < torch.tensor(counts)[:, None]).long() if "input_ids" in names else None,
+        "decoder_input_ids": lambda: torch.randint(3, words, (n, sizes.decoded), generator=g),
+        "pixel_values": lambda: torch.randn(n, 3, side, side, generator=g),
+        "input_values": lambda: torch.randn(n, sizes.samples, generator=g),
+        "input_features": lambda: torch.randn(n, _SMALL["num_mel_bins"], _FRAMES, generator=g),
     }
     found = {name: make() for name, make in made.items() if name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def load(name: str) -> Case:
+def _model(name: str) -> Any:
     """Return a model of a class of ``transformers``."""
     import transformers
 
@@ -82,8 +108,33 @@ def load(name: str) -> Case:
         size = sum(p.numel() for p in cls(config).parameters())
     if size > PARAMETERS:
         raise ValueError(f"{size} parameters")
-    model = cls(config).eval()
-    return Case(model, [((), _call(model, k)) for k in range(3)])
+    return cls(config).eval()
+
+
+def load(name: str) -> Case:
+    """Return a model, and calls of one size."""
+    model = _model(name)
+    return Case(model, [((), _call(model, k, _Sizes(padded=k))) for k in range(3)])
+
+
+def load_open(name: str) -> Case:
+    """Return a model whose callers decide the batch and how long texts and sounds are, and calls of sizes that eager accepts."""
+    model = _model(name)
+    found = []
+    for k, sizes in enumerate(_OPEN_SIZES):
+        call = _call(model, k, sizes)
+        with contextlib.suppress(Exception), torch.no_grad():  # such a size is none for this model
+            copy.deepcopy(model)(**copy.deepcopy(call))
+            found.append(((), call))
+    batch = Dim("batch", min=1, max=4)
+    text, decoded = {0: batch, 1: Dim("tokens", min=1, max=16)}, {0: batch, 1: Dim("decoded", min=1, max=8)}
+    dims = {
+        "input_ids": text,
+        "attention_mask": text,
+        "decoder_input_ids": decoded,
+        "input_values": {0: batch, 1: Dim("samples", min=400, max=1600)},
+    }
+    return Case(model, found, {"dynamic_shapes": {k: dims.get(k, {0: batch}) for k in found[0][1]}})
 
 
 def candidates() -> list[str]:
@@ -106,4 +157,12 @@ SUITE = Suite(
     "transformers",
     "the base model of every kind in MODEL_MAPPING whose configuration can be made small by one rule and that eager then runs with"
     " tokens, images or audio alone",
+)
+OPEN = Suite(
+    names,
+    load_open,
+    candidates,
+    "transformers",
+    "the same, with a batch of 1 to 4, texts of 1 to 16 tokens, texts of decoders of 1 to 8 and sounds of 400 to 1,600 samples that callers"
+    " decide, at the least, the largest and three other sizes",
 )

@@ -44,11 +44,11 @@ def _compile(case: Case, built: bool, seconds: float, found: dict[str, Any]) -> 
     args, kwargs = copy.deepcopy(case.calls[0])
     begin = time.monotonic()
     if not built:
-        graph = dycl_tvm.stage(case.model, args, example_kwargs=kwargs, max_seconds=seconds)
+        graph = dycl_tvm.stage(case.model, args, example_kwargs=kwargs, max_seconds=seconds, **case.options)
         found["seconds"] = time.monotonic() - begin
         found["blocks"] = len(graph.blocks)
         return graph.interpret()
-    artifact = dycl_tvm.build(case.model, args, example_kwargs=kwargs, max_seconds=seconds)
+    artifact = dycl_tvm.build(case.model, args, example_kwargs=kwargs, max_seconds=seconds, **case.options)
     found["seconds"] = time.monotonic() - begin
     found["blocks"] = len(artifact.hcfg.blocks)
     control = artifact.certificate["control"]

@@ -206,6 +206,18 @@ def _added(input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
     return made if type(beta) is not Tensor and beta == 0 else made + (input if type(beta) is int and beta == 1 else input * beta)
 
 
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _added(input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+def _addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _added(input, mat, vec, beta=beta, alpha=alpha)
+
+
+def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _added(input, batch1, batch2, beta=beta, alpha=alpha)
+
+
 def _heads(query: Tensor, key: Tensor, value: Tensor, *others: Any, need_weights: bool = True, **kwargs: Any) -> Any:
     masked = any(kwargs.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
     if need_weights or masked:  # PyTorch's fast path returns None, its other one raises
@@ -358,7 +370,9 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(named("dot vdot", *_BOTH), _dot),
     **dict.fromkeys(named("inner", *_BOTH), _inner),
     **dict.fromkeys(named("mm mv", *_BOTH), _multiplied),
-    **dict.fromkeys(named("addmm addmv baddbmm", *_BOTH), _added),
+    **dict.fromkeys(named("addmm", *_BOTH), _addmm),
+    **dict.fromkeys(named("addmv", *_BOTH), _addmv),
+    **dict.fromkeys(named("baddbmm", *_BOTH), _baddbmm),
     **dict.fromkeys(named("tensor_split", *_BOTH), _tensor_split),
     **dict.fromkeys(named("take_along_dim", *_BOTH), _take_along_dim),
     torch.cosine_similarity: _cosine_similarity,

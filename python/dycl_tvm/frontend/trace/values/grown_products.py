@@ -20,6 +20,7 @@ from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized_buffers,
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import Handler, buffer_of, by_rows, filled, is_contiguous, masked, new_in, refuse_call, valid
+from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import layouts_of
 from dycl_tvm.frontend.trace.values.lengths import Length
@@ -86,6 +87,14 @@ def linear(func: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     with current().functions:
         made = torch.matmul(x, weight.mT)
         return made if bias is None else made + bias
+
+
+def grouped(func: Any, a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Multiply groups of rows by a matrix each: behind the last row there is no group."""
+    if not isinstance(a, Grown) or not a.contiguous_ or list(a.lengths) != [0] or isinstance(b, Grown) or isinstance(offs, Grown):
+        return refuse_call(func, a, b)
+    made = func(a.padded(), b, offs=offs, bias=bias, out_dtype=out_dtype)
+    return new_in(made, a.lengths, is_contiguous(made))
 
 
 def einsum(func: Any, equation: Any, *operands: Any) -> Any:
@@ -252,5 +261,6 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([torch.matmul, _T.matmul, _T.__matmul__, torch.bmm, _T.bmm], matmul),
     F.linear: linear,
     torch.einsum: einsum,
+    **dict.fromkeys(named("_grouped_mm", torch), grouped),
     F.scaled_dot_product_attention: attention,
 }
