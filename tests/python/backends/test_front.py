@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 import tvm
 from kernel_utils import AVX2, machine
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Digits, Extent
 from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
+from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
 from dycl_tvm.backends.tir_cpu.families.normalisation import layer_norm
 from dycl_tvm.backends.tir_cpu.front import add_sizes
+from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.workload import Dense
 
 N = Extent(0, 1, 0)
@@ -79,3 +83,45 @@ def test_a_view_of_all_rows_follows_all_lengths() -> None:
         y = given[-1].numpy()
         np.testing.assert_allclose(y[:b, :t], (x - x.mean(-1, keepdims=True))[:b, :t] / x[:b, :t].std(-1, keepdims=True), atol=1e-3)
         assert (y[b:] == 7).all() and (y[:, t:] == 7).all()
+
+
+@pytest.mark.parametrize("rows", [21, 40])
+def test_queries_behind_what_is_wanted_are_not_computed(rows: int) -> None:
+    """The scores of a tile of queries lie in memory that all tiles of a head share: each tile writes what it reads."""
+    shape, alone = (2, rows, 16), replace(machine(), cores=1)
+    plain = Strided(math.prod(shape), 0, (rows * 16, 16, 1))
+    work = Attention((2,), rows, rows, 16, 16, plain, plain, plain, (0, 1, 2))
+    front = with_front(kernel(work, alone), (None, N, None))
+    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, AVX2)
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal(shape).astype("float32") for _ in range(3))
+    scores = np.exp(q @ k.swapaxes(1, 2))
+    expected = scores / scores.sum(-1, keepdims=True) @ v
+    for n in (0, 1, 7, rows // 2, rows - 1, rows):
+        arrays = (q.ravel(), k.ravel(), v.ravel(), np.array(n, "int64"), np.full(shape, 7, "float32"))
+        given: Any = [tvm.runtime.tensor(a) for a in arrays]
+        module["front"](*given)
+        y = given[-1].numpy()
+        np.testing.assert_allclose(y[:, :n], expected[:, :n], rtol=1e-4, atol=1e-5)
+        assert (y[:, n + 8 :] == 7).all()  # no tile has more queries
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_what_a_later_trip_reads_is_computed(falls: bool) -> None:
+    """A sum that goes from trip to trip: trips at the end may be missing, those at the beginning not."""
+
+    def body(x: Any, y: Any) -> None:
+        total = T.alloc_buffer((4,), "float32")
+        with T.serial(0, 8) as i, T.serial(0, 4) as j:
+            store(total, [j], tirx.Select(i == 0, tirx.const(0, "float32"), total[j]) + x[i, j])
+            store(y, [i if falls else 7 - i, j], total[j])
+
+    fn = prim_func([("x", (8, 4), "float32"), ("y", (8, 4), "float32")], body)
+    module = compile_kernels({"front": add_sizes(with_front(fn, (N, None))).with_attr("global_symbol", "front")}, AVX2)
+    data = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
+    sums = data.cumsum(0) if falls else data.cumsum(0)[::-1]
+    for n in (0, 1, 3, 8):
+        given: Any = [tvm.runtime.tensor(a) for a in (data, np.array(n, "int64"), np.full((8, 4), 7, "float32"))]
+        module["front"](*given)
+        np.testing.assert_allclose(given[-1].numpy()[:n], sums[:n], rtol=1e-5)
+        assert not falls or (given[-1].numpy()[n:] == 7).all()

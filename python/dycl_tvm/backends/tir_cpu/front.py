@@ -103,7 +103,7 @@ class _Skips:
                 renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
                 return of if tvm_ffi.structural_equal(renamed, test) else None
 
-            if test is not None and all(s.in_trips(same) for s in scratch):
+            if test is not None and all(s.is_used_up(loop, test) or s.in_trips(same) for s in scratch):
                 return test
         return None
 

@@ -55,6 +55,11 @@ class Scratch:
         sizes = [self._parts(loops, group, same, walk) for loops, group in groups]
         return not self.escapes and bool(sizes) and bool(set.intersection(*sizes))
 
+    def is_used_up(self, loop: Any, test: Any) -> bool:
+        """Whether no trip of a loop reads what one wrote that a test skips: it was made for this loop, whose later trips are skipped too."""
+        own = not self.escapes and all(loops and loops[0].same_as(loop) for _, loops in self.uses)
+        return own and int(loop.kind) == tirx.ForKind.SERIAL and _falls(test, loop.loop_var)
+
     def _parts(
         self,
         loops: Sequence[Any],
@@ -142,6 +147,8 @@ def scratch_of(body: Any) -> list[Scratch]:
 
 def _falls(test: Any, variable: Any) -> bool:
     """Whether a test of lower bounds, once false, stays so when a variable grows."""
+    if not mentions(test, variable):
+        return True
     if isinstance(test, (tirx.And, tirx.Or)):
         return _falls(test.a, variable) and _falls(test.b, variable)
     if not isinstance(test, tirx.LT) or mentions(test.b, variable):
