@@ -22,6 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.storage import memory_type
+from dycl_tvm.backends.tir_cpu.words.sums import in_order
 from dycl_tvm.backends.tir_cpu.words.workload import HALF, DTypes
 
 #: Lanes of the sums; elements that one instruction rounds.
@@ -79,6 +80,13 @@ def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[
 def dot(total: Any, pair: Any, weights: Any) -> Any:
     """Return the 16 sums plus the products of one pair of factors with 16 pairs of weights."""
     return T.call_extern("float32x16", "dycl_bf16_dot", total, T.broadcast(pair, LANES), weights)
+
+
+def add_pairs(totals: Sequence[Any], width: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
+    """Emit totals[row][j] += the products of the pairs left(row) and right(j), j the lanes of a vector: one step of a product."""
+    for row, start in in_order(len(totals), width, LANES):
+        lane = T.ramp(start, 1, LANES)
+        store(totals[row], [lane], dot(totals[row][lane], left(row), right(lane)))
 
 
 def pairs(values: Any) -> Any:
