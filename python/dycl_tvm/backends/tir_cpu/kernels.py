@@ -403,7 +403,7 @@ def _block(shape: tuple[int, ...], lanes: int) -> int:
 
 def _name(base: str, node: Node) -> str:
     """Return a readable name of a kernel: what it computes, then what its epilogue does."""
-    return "_".join([base, *(_function(a) for a in node.absorbed)])
+    return "_".join([base, *(_function(a) for a in node.absorbed if a.anchor != "view")])
 
 
 def _function(node: Node) -> str:

@@ -9,7 +9,6 @@ Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +28,14 @@ from dycl_tvm.backends.tir_cpu.words.bf16 import (
     word,
 )
 from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, overlapped, pieces_of, pieces_of_rows, shared_product
-from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.epilogue import of_rounded, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import Row, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k, fetching
 from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, first_of_tile
-from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: Sums that must be under way to hide the latency of an instruction: two begin in a cycle on Zen 5, and with 12 it is 1.4 times slower.
@@ -46,6 +45,9 @@ _LOAD, _FROM_L2 = 0.15, 0.1
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 2
 _WORD = 4
+#: Operations of an epilogue up to which it is written out for each vector of a tile; code that is longer does not stay in the caches of
+#: instructions beside that of the sums (measured for GELU: three times slower).
+_UNROLLED = 8
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class _Bf16Dense:
 
     def kernel(self, work: Dense, plan: Bf16DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
+        epilogue = of_rounded(epilogue)
         rows, splits, width = plan.rows, plan.splits, plan.vectors * LANES
         row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
         total = work.batch * work.m
@@ -128,7 +131,7 @@ class _Bf16Dense:
                             lambda k, values: store(rounded, [(begin + t) * high + r, T.ramp(k, 1, PAIRS)], pairs(values)),
                         )
 
-            def tile(height: int, row: Any, panel: Any, at: Any, turn: Any) -> None:
+            def tile(height: int, row: Any, panel: Any, at: Any, turn: Any, kept: Any) -> None:
                 sums = zeros(height * splits, width)
                 clear(sums, width, LANES)
 
@@ -137,7 +140,14 @@ class _Bf16Dense:
 
                 fetch = fetching(w, panel + 1, 0, steps, splits, turn, -(-together // row_pieces)) if fetches else None
                 along_k(steps, splits, step, fetch)
-                store_rows(work, width, LANES, epilogue, operands, y, add_splits(sums, width, LANES, splits), row, panel)
+                finished = add_splits(sums, width, LANES, splits)
+                if kept is None:
+                    store_rows(work, width, LANES, epilogue, operands, y, finished, row, panel)
+                    return
+                for r, total in enumerate(finished):
+                    vectors(width, LANES, lambda j, r=r, total=total: store(kept, [r, j], total[j]))  # type: ignore[misc]
+                with T.serial(0, height) as r:
+                    store_rows(work, width, LANES, epilogue, operands, y, [Row(kept, r)], row + r, panel)
 
             def block_of(first: Any, count: Any) -> None:
                 round_rows(first, count)
@@ -145,10 +155,15 @@ class _Bf16Dense:
                 with parallel(row_pieces * column_pieces, machine, alone) as piece:
                     part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
                     begin, end = part * count // row_pieces, (part + 1) * count // row_pieces
+                    kept = T.alloc_buffer((high, width), "float32") if epilogue.operations > _UNROLLED else None
                     left, right = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
                     with T.serial(0, right - left) as panel, T.serial(0, end - begin) as t:
                         at = begin + t
-                        even_tiles(total, rows, first + at, lambda height, row: tile(height, row, left + panel, at * high, t))
+
+                        def emit(height: int, row: Any) -> None:
+                            tile(height, row, left + panel, at * high, t, kept)
+
+                        even_tiles(total, rows, first + at, emit)
 
             if blocks == 1:
                 block_of(0, tiles)
