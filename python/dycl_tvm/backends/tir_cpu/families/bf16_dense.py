@@ -136,7 +136,7 @@ class _Bf16Dense:
                 clear(sums, width, LANES)
 
                 def step(k: Any, split: int) -> None:
-                    add_pairs(sums[split::splits], width, lambda r: rounded[at + r, k], lambda lane: w[panel, k, lane])
+                    add_pairs(sums[split::splits], width, lambda r: rounded[at + r, k], lambda start: w[panel, k, T.ramp(start, 1, LANES)])
 
                 fetch = fetching(w, panel + 1, 0, steps, splits, turn, -(-together // row_pieces)) if fetches else None
                 along_k(steps, splits, step, fetch)
