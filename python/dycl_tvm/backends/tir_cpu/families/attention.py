@@ -94,8 +94,8 @@ class Attention:
     rounded: bool = False
 
     def may_round(self, machine: Machine) -> bool:
-        """Whether there is a kernel in bfloat16: rows of whole vectors, and so many that keys and values are worth a copy."""
-        whole = self.depth % LANES == self.width % LANES == 0 and self.q.strides[-1] == self.k.strides[-1] == self.v.strides[-1] == 1
+        """Whether there is a kernel in bfloat16: rows are whole vectors of words, and so many that keys and values are worth a copy."""
+        whole = self.depth % (2 * LANES) == self.width % LANES == 0 and self.q.strides[-1] == self.k.strides[-1] == self.v.strides[-1] == 1
         return has_instructions(machine) and whole and self.rows > _DOT_ROWS
 
     @property
@@ -340,16 +340,17 @@ class _Kernel:
 
     def _paired_keys(self, lead: Sequence[Any]) -> Any:
         """Emit the copy of the keys of a head to (pairs of the depth, keys): they are rounded, then words are transposed."""
-        work = self.work
-        squares = -(-work.depth // (2 * LANES))
-        words = squares * LANES  # of a key; the last ones may be of nothing
+        work, words = self.work, self.work.depth // 2
         keys = T.alloc_buffer((words * self.padded,), "float32")
         rounded = T.alloc_buffer((LANES, words), "int32")
 
         def block(first: Any, count: int) -> None:
             with T.serial(0, count) as j:
                 self._round(work.depth, lambda at: self.k[T.ramp(self._at(work.k, lead, first + j, at), 1, LANES)], rounded, j)
-            with T.serial(0, squares) as s:
+            # TVM takes away what it sees nobody write
+            with T.serial(0, LANES - count) as j, T.serial(0, words // PAIRS) as d:
+                store(rounded, [count + j, T.ramp(d * PAIRS, 1, PAIRS)], T.broadcast(T.int32(0), PAIRS))
+            with T.serial(0, words // LANES) as s:
                 transpose_block(rounded, (0, s * LANES), words, keys, s * (LANES * self.padded) + first, self.padded, LANES)
 
         self._along_keys(LANES, block, LANES)
