@@ -4,14 +4,16 @@
 A piece of work is a head, or some of its rows. The keys of a head are transposed to (depth, keys) once a piece, padded to whole
 vectors; then a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what
 divides by the rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they
-lie, as dot products. In bfloat16 (``rounded``) the queries of a tile, and keys, values and exponentials are words of two neighbours in
-the sum (:mod:`bf16`); scores, exponentials and all sums are float32. Where a size of the call decides how many keys count, all loops over keys end at the vector that has the last of them.
+lie, as dot products. Where a size of the call decides how many keys count, all loops over keys end at the vector that has the last of them.
+In bfloat16 (``rounded``) the factors of both products are words of two neighbours in the sum (:mod:`bf16`): queries and exponentials of
+a tile, keys and values of a head. Scores, exponentials and all sums stay float32.
 
-Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| (2 d + m + 2 keys + 32) u, where d is the largest error of a score in
-units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
+Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| b with b = (2 d + m + 2 keys + 32) u, where d is the largest error of a
+score in units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
 not -inf from its row's maximum: differences and products are rounded before exponentials are taken.
-Rounded, p is that of scores that differ by at most s = (2^-7 + 2^-16 + (depth + 8) 2^-23) sum |q k|, scaled, and 2^-7 sum p |v| are
-added. NaN in a row of scores gives NaN. A row of -inf gives NaN, or 0 if ``empty_rows``.
+With rounded factors, |error| <= sum p |v| (e^(2 s) (1 + t) - 1 + b), t = 2^-7 + 2^-16 + (keys + 8) 2^-23, where
+s = (2^-7 + 2^-16 + (depth + 8) 2^-23) sum |q k|, scaled, is the largest error of a score.
+NaN in a row of scores gives NaN. A row of -inf gives NaN, or 0 if ``empty_rows``.
 """
 
 from __future__ import annotations
