@@ -65,6 +65,7 @@ def test_tiles_of_many_rows(m: int, k: int, n: int) -> None:
     """So many sums are under way that an instruction waits for none, and a row of the weights is loaded for several rows."""
     plan = bf16_dense.FAMILY.plans(typed(Dense(1, m, n, k)), MACHINE)[0]
     assert plan.rows * plan.vectors * plan.splits >= 16 and plan.rows >= 4 and plan.vectors > 1
+    assert bf16_dense.FAMILY.finer(typed(Dense(1, m, n, k)), plan, MACHINE).rows <= 4
 
 
 @CPU

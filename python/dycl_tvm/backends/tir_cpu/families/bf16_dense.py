@@ -45,6 +45,8 @@ _LOAD, _FROM_L2 = 0.15, 0.1
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 2
 _WORD = 4
+#: Rows of fine tiles, and up to how much slower they may be by the estimate.
+_FEW, _ABOUT = 4, 1.1
 #: Operations of an epilogue up to which it is written out for each vector of a tile; code that is longer does not stay in the caches of
 #: instructions beside that of the sums (measured for GELU: three times slower).
 _UNROLLED = 8
@@ -80,6 +82,10 @@ class _Bf16Dense:
             plan = Bf16DensePlan(seconds, rows, wide, splits, *pieces)
             found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
+
+    def finer(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Bf16DensePlan:
+        """Return a plan with tiles of few rows that is about as fast as another one, for calls that decide how many rows there are."""
+        return next((p for p in self.plans(work, machine) if p.rows <= _FEW and p.seconds <= _ABOUT * plan.seconds), plan)
 
     def packed(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Tensor:
         """Return (panels, pairs of k, columns of a panel)."""
