@@ -15,7 +15,8 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,10 +134,26 @@ PRECISIONS: dict[str, dict[str, tuple[Callable[[str, int, Path], None], Callable
 }
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what libraries print in this process and those that it starts, unless it ends by an error of its own."""
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        for stream in (1, 2):
+            os.dup2(kept.fileno(), stream)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(own, kept.read())
+            os.dup2(own, 2)  # for the error itself
+            raise
+
+
 def _worker(contender: str, precision: str, name: str, batch: int, threads: int, pipe: Any) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as folder:
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
         prepare, load = PRECISIONS[precision][contender]
         try:
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:

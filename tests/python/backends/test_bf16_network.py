@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,36 @@ def test_rounded_factors(tmp_path: Path) -> None:
 def test_float32_where_the_target_has_no_bfloat16(tmp_path: Path) -> None:
     error, rounded = run("llvm", tmp_path)
     assert not rounded and error < 1e-5
+
+
+class Layer(nn.Module):
+    """Attention and a perceptron with residuals, of tensors of three dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out, self.wide, self.narrow = nn.Linear(64, 192), nn.Linear(64, 64), nn.Linear(64, 256), nn.Linear(256, 64)
+        self.scale = nn.Parameter(torch.rand(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (p.view(1, -1, 2, 32).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape))
+        return x + self.scale * self.narrow(nn.functional.gelu(self.wide(x)))
+
+
+@needs(BF16)
+def test_what_follows_a_product_behind_a_view(tmp_path: Path) -> None:
+    """It is in the product's epilogue, and there are no more kernels; with the default accuracy kernels are what they were."""
+    torch.manual_seed(0)
+    model, x = Layer().eval(), torch.randn(1, 40, 64)
+    with torch.no_grad():
+        expected = model(x)
+    kernels, errors = {}, {}
+    for accuracy in ("default", "bf16"):
+        artefact = dycl_tvm.build(model, (x,), target=BF16, accuracy=accuracy)
+        artefact.export_library(tmp_path / f"{accuracy}.so", embed_params=True)
+        errors[accuracy] = float((torch.as_tensor(dycl_tvm.load(tmp_path / f"{accuracy}.so")(x)) - expected).abs().max())
+        kernels[accuracy] = set(re.findall(r"dycl_([a-z_0-9]+)_[0-9a-f]{8}", artefact.source()))
+    products = {f"matmul_bf16_add{rest}" for rest in ("", "_add", "_gelu", "_multiply_add")}
+    assert kernels["bf16"] == {"pack_bf16", "attention", *products}
+    assert "gelu" in kernels["default"]
+    assert errors["default"] < 1e-5 < 1e-4 < errors["bf16"] < 8e-3 * float(expected.abs().max())

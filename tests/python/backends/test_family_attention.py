@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_utils import AVX2, AVX512, WIDTHS, Kernel, each, machine, relu_with_bias
+from kernel_utils import AVX2, AVX512, BF16, WIDTHS, Kernel, each, machine, needs, relu_with_bias
 from tvm import tirx
 
 from dycl_tvm.backends.extents import Bounds, Extent
@@ -64,6 +64,10 @@ def exact_and_bound(work: Attention, q: Any, k: Any, v: Any, factor: float, mask
     of_scores = ((q.abs() @ k.abs().mT) * factor * (work.depth + 10)).amax(-1, keepdim=True)
     distance = (scores.amax(-1, keepdim=True) - scores).nan_to_num(0, 0, 0).amax(-1, keepdim=True)
     bound = (p @ v.abs()) * (2 * of_scores + distance + 2 * work.keys + 32) * U
+    if work.rounded:
+        of_factors = 2.0**-7 + 2.0**-16 + (work.depth + 8) * 2.0**-23
+        s = of_factors * ((q.abs() @ k.abs().mT) * factor).amax(-1, keepdim=True)
+        bound += (p @ v.abs()) * (torch.exp(2 * s) * (1 + 2.0**-7 + 2.0**-16 + (work.keys + 8) * 2.0**-23) - 1)
     return (p @ v).numpy(), bound.numpy() + 1e-37
 
 
@@ -167,14 +171,15 @@ def test_keys_that_lie_transposed_and_are_shared_by_heads() -> None:
     assert (np.abs(y - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("target", each(AVX2, AVX512))
+@pytest.mark.parametrize("target", each(AVX2, AVX512, BF16))
 @pytest.mark.parametrize(
-    "shape", [(1, 128, 20, 64), (2, 70, 32, 16), (3, 13, 17, 24), (9, 100, 16, 40), (1, 5, 8, 3), (20, 64, 5, 33)], ids=str
+    "shape", [(1, 128, 20, 64), (2, 70, 32, 16), (3, 13, 17, 24), (9, 100, 16, 40), (1, 5, 8, 3), (20, 64, 5, 33), (9, 37, 32, 16)], ids=str
 )
 def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
     """Whatever lies behind the keys that are said to be read plays no part, and those between are masked."""
     rows, keys, depth, width = shape
     work = work_of((2,), rows, keys, depth, width, empty_rows=True)
+    work = replace(work, rounded=work.may_round(machine(target)))
     mask = Epilogue((Tensor((1, 1, keys), "float32"),), lambda value, loads: value + loads[0], "add", 1)
     used, bounds = Extent(0, 1, -1), Bounds([(0, keys + 1)])
     maker = AttentionMaker(work, machine(target), mask, NOTHING)
@@ -188,3 +193,41 @@ def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
         hidden = np.where(np.arange(keys) < count, np.float32(0), np.float32(-inf)).reshape(1, 1, keys)
         y = run([q.ravel(), k.ravel(), v.ravel(), hidden, np.array(count + 1, "int64")], work.y.shape)
         assert (np.abs(y - exact) <= bound).all() if count else not y.any()
+
+
+ROUNDED = [(4, 1, 32, 16), (128, 128, 64, 64), (20, 37, 32, 48), (13, 197, 96, 80), (5, 16, 32, 16)]
+
+
+@needs(BF16)
+@pytest.mark.parametrize("shape", ROUNDED, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_factors_in_bfloat16(shape: tuple[int, ...], causal: bool) -> None:
+    work = replace(work_of((2,), *shape, causal=causal), rounded=True)
+    assert work.may_round(machine(BF16)) and not work.may_round(machine(AVX512))
+    check(work, BF16, 0.1)
+    q, k, v = (array(2, size, columns) for size, columns in ((shape[0], shape[2]), (shape[1], shape[2]), (shape[1], shape[3])))
+    factor = shape[2] ** -0.5
+    y = Kernel(kernel(work, machine(BF16), scaled(factor)), BF16)([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
+    error = np.abs(y - exact_and_bound(work, q, k, v, factor)[0]).max()
+    assert (error > 1e-5 or shape[1] == 1) and error <= 8e-3 * np.abs(v).max()
+
+
+@needs(BF16)
+def test_what_is_not_rounded() -> None:
+    """Few rows read the keys as they lie, and rows that are no whole vectors or have gaps are left to float32."""
+    for shape in ((3, 40, 32, 16), (20, 40, 48, 16), (20, 40, 32, 8)):
+        assert not work_of((2,), *shape).may_round(machine(BF16))
+    assert not work_of((2,), 20, 40, 32, 16, k=Strided(2 * 1280, 0, (1280, 1, 40))).may_round(machine(BF16))
+
+
+@needs(BF16)
+def test_not_a_number_in_bfloat16() -> None:
+    work = replace(work_of((1,), 20, 19, 32, 16, empty_rows=True), rounded=True)
+    q, k, v = array(1, 20, 32), array(1, 19, 32), array(1, 19, 16)
+    mask = np.ones((1, 20, 19), bool)
+    mask[0, 0] = False
+    q[0, 1, 3] = nan
+    v[0, 18, 5], v[0, 3, 7] = inf, nan
+    y = Kernel(kernel(work, machine(BF16), masked(mask.shape)), BF16)([q.ravel(), k.ravel(), v.ravel(), mask], work.y.shape)[0]
+    assert np.isnan(y[1]).all() and np.isposinf(y[2:, 5]).all() and np.isnan(y[2:, 7]).all()
+    assert np.isfinite(np.delete(y, (5, 7), 1)[[0, *range(2, 20)]]).all() and not np.delete(y[0], (5, 7)).any()

@@ -60,6 +60,14 @@ def test_rows_in_blocks() -> None:
     check(CHECKER.run_dense(work, plan, x, w, machine=small), matmul, x, w, work.k)
 
 
+@pytest.mark.parametrize("m, k, n", [(128, 768, 3072), (197, 3072, 768), (3136, 96, 384), (16, 768, 768)])
+def test_tiles_of_many_rows(m: int, k: int, n: int) -> None:
+    """So many sums are under way that an instruction waits for none, and a row of the weights is loaded for several rows."""
+    plan = bf16_dense.FAMILY.plans(typed(Dense(1, m, n, k)), MACHINE)[0]
+    assert plan.rows * plan.vectors * plan.splits >= 16 and plan.rows >= 4 and plan.vectors > 1
+    assert bf16_dense.FAMILY.finer(typed(Dense(1, m, n, k)), plan, MACHINE).rows <= 4
+
+
 @CPU
 def test_rounding_is_to_nearest_even_on_both_sides() -> None:
     CHECKER.check_rounding()

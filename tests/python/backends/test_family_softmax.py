@@ -56,6 +56,19 @@ def test_functions(name: str, ulps: float, target: Any) -> None:
 
 
 @pytest.mark.parametrize("target", each(AVX2, AVX512))
+def test_short_erf(target: Any) -> None:
+    n = 1 << 15
+    x = np.concatenate([RNG.uniform(-4, 4, n // 2), RNG.uniform(-1, 1, n // 2) * 10.0 ** RNG.uniform(-30, 0, n // 2)]).astype("float32")
+    x[:16] = SPECIAL
+    y = map_of(lambda v: vector_math.shortened(vector_math.erf(v)), n, target)([x], (n,))
+    exact = torch.erf(torch.from_numpy(x).double()).numpy()
+    there = ~np.isnan(x)
+    error = np.abs(y - exact)[there]
+    assert (np.isnan(y) == ~there).all() and 1e-5 < error.max() <= 3e-5
+    assert (error <= 2.0**-13 * np.abs(exact[there]) + 1e-37).all()
+
+
+@pytest.mark.parametrize("target", each(AVX2, AVX512))
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("shape, axis", [((3, 1000), 1), ((5, 33), -1), ((1, 1), 1), ((3, 7, 11), 1), ((1, 5, 67), 1), ((4, 3), 0)])
 def test_softmax(shape: tuple[int, ...], axis: int, log: bool, target: Any) -> None:

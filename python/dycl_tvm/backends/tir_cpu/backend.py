@@ -48,7 +48,7 @@ class FamilyKernels:
         for graph in graphs.values():
             attention.join(graph, mod, self._kernels.takes_attention)
             borders.join(graph, self._kernels.takes_border)
-            fuse(graph)
+            fuse(graph, views=self.network.options.accuracy == "bf16")
         blocks = plan(graphs, self._kernels)
         self._halved = sum(halves.store(graph, self._kernels) for graph in graphs.values())
         emitter = ModuleEmitter(mod, self._kernels)

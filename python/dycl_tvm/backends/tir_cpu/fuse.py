@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,15 @@ _LONGEST = 12
 _FARTHEST = 1000
 
 
-def fuse(graph: Graph) -> None:
-    """Give each anchor the element-wise nodes that follow it, as far as its own result is read by nothing else."""
+def fuse(graph: Graph, views: bool = False) -> None:
+    """Give each anchor the element-wise nodes that follow it, as far as its own result is read by nothing else.
+
+    With ``views``, those behind a view of a product's result too: a linear layer of three dimensions is a product of two, seen as three.
+    """
     position = {id(node): k for k, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.host is None and node.output is not None and not node.output.constant and _is_anchor(node):
-            for follower in _closed(node, position):
+            for follower in _closed(node, position, views and node.anchor == "relax.matmul"):
                 follower.host = node
                 node.absorbed.append(follower)
 
@@ -30,7 +34,7 @@ def _is_anchor(node: Node) -> bool:
     return node.anchor not in ("", "view", *ALONE) and (node.anchor != "tir" or node.channelwise is not None)
 
 
-def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
+def _closed(node: Node, position: Mapping[int, int], views: bool) -> list[Node]:
     """Return the longest run of followers after which only the last result is read from outside."""
     assert node.output is not None
     shape, dtype = node.output.tensor.shape, node.output.tensor.dtype
@@ -41,7 +45,7 @@ def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
     while len(taken) < _LONGEST:
         candidates = [u for v in inside for u in v.users if u not in taken]
         following = next(
-            (u for u in candidates if _fits(u, shape, None if quantised else dtype) and _ready(u, inside, node, position)), None
+            (u for u in candidates if _fits(u, shape, None if quantised else dtype, views) and _ready(u, inside, node, position)), None
         )
         if following is None or any(v.is_result for v in inside):
             break
@@ -49,16 +53,18 @@ def _closed(node: Node, position: Mapping[int, int]) -> list[Node]:
         taken.append(following)
         inside[following.output] = None
         open_vars = [v for v in inside if v.is_result or any(u not in taken for u in v.users)]
-        if open_vars in ([following.output], []):
+        if open_vars in ([following.output], []) and following.elementwise is not None:
             best = list(taken)
     return best
 
 
-def _fits(node: Node, shape: tuple[int, ...], dtype: str | None) -> bool:
+def _fits(node: Node, shape: tuple[int, ...], dtype: str | None, views: bool) -> bool:
     """Whether a node may be part of an epilogue; ``dtype`` is the one type that its tensors must have, None if they may have others."""
-    if node.elementwise is None or node.host is not None or node.output is None or node.output.constant:
+    if node.host is not None or node.output is None or node.output.constant:
         return False
-    if node.output.tensor.shape != shape:
+    if node.elementwise is None:
+        return views and node.anchor == "view"
+    if node.output.tensor.shape != shape and not (views and all(beside is not None for _, beside in _reads(node, shape))):
         return False
     if dtype is None:
         return all(v.tensor.dtype in PACKED_DTYPES for v in (node.output, *node.inputs))
@@ -67,9 +73,10 @@ def _fits(node: Node, shape: tuple[int, ...], dtype: str | None) -> bool:
 
 def _ready(node: Node, inside: dict[Var, None], anchor: Node, position: Mapping[int, int]) -> bool:
     """Whether the other operands do not depend on what is being fused: then the group can stand where its last node does."""
-    for operand, shape in _reads(node):
+    assert anchor.output is not None
+    for operand, shape in _reads(node, anchor.output.tensor.shape):
         if operand in inside:
-            if node.output is None or shape != node.output.tensor.shape:
+            if shape != anchor.output.tensor.shape:
                 return False
         elif _depends(operand, anchor, position):
             return False
@@ -95,16 +102,38 @@ def _depends(var: Var, anchor: Node, position: Mapping[int, int]) -> bool:
 Operand = tuple[Var, tuple[int, ...]]
 
 
-def _reads(node: Node) -> list[Operand]:
-    """Return the inputs of an element-wise node, with the shapes that they have beside the output."""
-    assert node.elementwise is not None
-    return [(v, t.shape) for v, t in zip(node.inputs, node.elementwise.inputs)]
+def _reads(node: Node, shape: tuple[int, ...]) -> list[Operand]:
+    """Return the inputs of an element-wise node or a view, with the shapes that they have beside a result of ``shape``.
+
+    Where that is another shape than the node's own, an operand that is not broadcast alike has none.
+    """
+    assert node.output is not None
+    if node.elementwise is None:
+        return [(v, shape) for v in node.inputs]
+    own = node.output.tensor.shape
+    return [(v, _beside(t.shape, own, shape)) for v, t in zip(node.inputs, node.elementwise.inputs)]
+
+
+def _beside(operand: tuple[int, ...], own: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """Return the shape of an operand beside ``shape``, given that beside ``own``, the same elements; None if it is broadcast otherwise."""
+    if own == shape:
+        return operand
+    if math.prod(operand) == math.prod(own):
+        return shape
+    last = len(operand) - next((k for k, size in enumerate(operand) if size > 1), len(operand))  # of these dimensions it has elements
+    same = not last or operand[-last:] == own[-last:] == shape[-last:]
+    return (*(1,) * (len(shape) - last), *operand[len(operand) - last :]) if same else None
 
 
 def operands_of(node: Node) -> list[Operand]:
     """Return what the epilogue of a node reads beside the node's own result, each once, with its shape beside the output."""
     inside = {node.output, *(a.output for a in node.absorbed)}
-    return list(dict.fromkeys(o for a in node.absorbed for o in _reads(a) if o[0] not in inside))
+    return list(dict.fromkeys(o for a in node.absorbed for o in _reads(a, _shape(node)) if o[0] not in inside))
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    assert node.output is not None
+    return node.output.tensor.shape
 
 
 def epilogue_of(node: Node, operands: Sequence[Tensor]) -> Epilogue:
@@ -120,14 +149,16 @@ def epilogue_of(node: Node, operands: Sequence[Tensor]) -> Epilogue:
         return NOTHING
     position = {o: k for k, o in enumerate(operands_of(node))}
     first, last = node.output, node.last
-    steps = [(a.elementwise, [position.get(o, o[0]) for o in _reads(a)], a.output) for a in node.absorbed]
-    number = {a.output: f"t{k}" for k, a in enumerate(node.absorbed)} | {first: "x"}
+    steps = [(a.elementwise, [position.get(o, o[0]) for o in _reads(a, _shape(node))], a.output) for a in node.absorbed]
+    number = {first: "x"}
+    for k, a in enumerate(node.absorbed):
+        number[a.output] = f"t{k}" if a.elementwise is not None else number[a.inputs[0]]
 
     def element(value: Any, loads: Sequence[Any]) -> Any:
         env: dict[Any, Any] = {first: value}
         for step, inputs, output in steps:
-            assert step is not None
-            env[output] = step.element([loads[i] if isinstance(i, int) else env[i] for i in inputs])
+            values = [loads[i] if isinstance(i, int) else env[i] for i in inputs]
+            env[output] = values[0] if step is None else step.element(values)
         return env[last]
 
     def name(i: Any) -> str:

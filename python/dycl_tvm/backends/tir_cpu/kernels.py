@@ -259,6 +259,8 @@ class Kernels:
         return "softmax"
 
     def _emit_attention(self, node: Node, work: attention.Attention, between: Epilogue, out: Emitter) -> str:
+        if self.options.accuracy == "bf16" and "bf16" not in self._disabled:
+            work = replace(work, rounded=work.may_round(self.machine))
         epilogue = epilogue_of(node, [Tensor(s, v.tensor.dtype) for v, s in operands_of(node)])
         parts, operands = node.inputs[:3], node.inputs[3:]
         args = [
@@ -403,7 +405,7 @@ def _block(shape: tuple[int, ...], lanes: int) -> int:
 
 def _name(base: str, node: Node) -> str:
     """Return a readable name of a kernel: what it computes, then what its epilogue does."""
-    return "_".join([base, *(_function(a) for a in node.absorbed)])
+    return "_".join([base, *(_function(a) for a in node.absorbed if a.anchor != "view")])
 
 
 def _function(node: Node) -> str:

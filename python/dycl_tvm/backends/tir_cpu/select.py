@@ -28,7 +28,6 @@ from dycl_tvm.backends.tir_cpu.families import (
     int8_depthwise_narrow,
     weights_only,
 )
-from dycl_tvm.backends.tir_cpu.families.dense_blocked import BlockedPlan
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped
@@ -149,8 +148,9 @@ class Selector:
         single: dict[str, float] = self._of_one_image(work) if self.varied and isinstance(work, Conv2D) else {}
         # the least product of two times is the least mean of their ratios
         best = min(candidates, key=lambda c: self._seconds_of(c) * single.get(c.name, 1.0))
-        if self.varied and isinstance(best.plan, BlockedPlan) and isinstance(work, Dense):
-            best = replace(best, plan=dense_blocked.FAMILY.finer(work, best.plan, self.machine))
+        finer = getattr(best.family, "finer", None) if self.varied else None
+        if finer is not None:
+            best = replace(best, plan=finer(best.work, best.plan, self.machine))
         return best
 
     def _of_one_image(self, work: Conv2D) -> dict[str, float]:

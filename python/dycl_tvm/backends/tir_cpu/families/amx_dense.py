@@ -38,7 +38,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import Row, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
@@ -127,7 +127,7 @@ def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue,
         tiles.keep(count, across, sums)
         first = block * high * rows
         with T.serial(0, tirx.min(count * rows, total - first)) as r:
-            store_rows(work, wide * LANES, LANES, epilogue, operands, y, [_Row(sums, r)], first + r, panel)
+            store_rows(work, wide * LANES, LANES, epilogue, operands, y, [Row(sums, r)], first + r, panel)
 
     def blocks_of(first: Any, end: Any, columns: Any, left: Any, sums: Any) -> None:
         start = first * high * rows
@@ -167,16 +167,6 @@ def _round(work: Dense, planes: int, x: Any, left: Any, row: Any, at: Any) -> No
     round_row(work.k, lambda k: x[row_at(work, row, k)], put)
     for pair in range(-(-work.k // LANES) * PAIRS, _steps(work) * pairs, PAIRS):
         put(pair, None)
-
-
-class _Row:
-    """One row of a buffer as :func:`store_rows` reads it."""
-
-    def __init__(self, buffer: Any, row: Any) -> None:
-        self.buffer, self.row = buffer, row
-
-    def __getitem__(self, j: Any) -> Any:
-        return self.buffer[self.row, j]
 
 
 def _pairs(work: Dense) -> int:

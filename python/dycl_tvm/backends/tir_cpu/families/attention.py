@@ -5,10 +5,14 @@ A piece of work is a head, or some of its rows. The keys of a head are transpose
 vectors; then a tile of rows at a time is multiplied with them, masked, made exponentials of, and multiplied with the values; what
 divides by the rows' sums is the last product's result, which is shorter than a row. Few rows are multiplied with the keys as they
 lie, as dot products. Where a size of the call decides how many keys count, all loops over keys end at the vector that has the last of them.
+In bfloat16 (``rounded``) the factors of both products are words of two neighbours in the sum (:mod:`bf16`): queries and exponentials of
+a tile, keys and values of a head. Scores, exponentials and all sums stay float32.
 
-Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| (2 d + m + 2 keys + 32) u, where d is the largest error of a score in
-units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
+Error, with u = 2^-24 and p the exact weights: |error| <= sum p |v| b with b = (2 d + m + 2 keys + 32) u, where d is the largest error of a
+score in units of u (depth + 8 times the sum of |q k|, scaled, and that of the steps between), m the largest distance of a score that is
 not -inf from its row's maximum: differences and products are rounded before exponentials are taken.
+With rounded factors, |error| <= sum p |v| (e^(2 s) (1 + t) - 1 + b), t = 2^-7 + 2^-16 + (keys + 8) 2^-23, where
+s = (2^-7 + 2^-16 + (depth + 8) 2^-23) sum |q k|, scaled, is the largest error of a score.
 NaN in a row of scores gives NaN. A row of -inf gives NaN, or 0 if ``empty_rows``.
 """
 
@@ -25,6 +29,8 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Bounds, Extent
 from dycl_tvm.backends.tir_cpu.families.family import Maker
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, has_instructions, multiply_add_pairs, zipped
+from dycl_tvm.backends.tir_cpu.words.bf16 import pairs as words_of
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -72,6 +78,8 @@ class Attention:
         Row i sees the keys up to i.
     empty_rows : bool
         A row that sees no key is 0; otherwise NaN.
+    rounded : bool
+        Factors of both products are rounded to bfloat16 (:meth:`may_round`).
     """
 
     lead: tuple[int, ...]
@@ -85,6 +93,12 @@ class Attention:
     order: tuple[int, ...]
     causal: bool = False
     empty_rows: bool = False
+    rounded: bool = False
+
+    def may_round(self, machine: Machine) -> bool:
+        """Whether there is a kernel in bfloat16: rows are whole vectors of words, and so many that keys and values are worth a copy."""
+        whole = self.depth % (2 * LANES) == self.width % LANES == 0 and self.q.strides[-1] == self.k.strides[-1] == self.v.strides[-1] == 1
+        return has_instructions(machine) and whole and self.rows > _DOT_ROWS
 
     @property
     def heads(self) -> int:
@@ -181,7 +195,7 @@ def kernel(work: Attention, machine: Machine, between: Epilogue = NOTHING, epilo
         count = None if used is None else inputs.pop()[()] * used.factor + used.constant
         _Kernel(work, machine, between, epilogue, [*inputs, y]).emit(count)
 
-    return with_transposition(prim_func(buffers, body), machine.lanes)
+    return with_transposition((bf16_func if work.rounded else prim_func)(buffers, body), machine.lanes)
 
 
 @dataclass(frozen=True)
@@ -241,6 +255,8 @@ class _Kernel:
         self.in_place = work.rows <= _DOT_ROWS and work.k.strides[-1] == work.q.strides[-1] == 1
         #: How many keys are looked at, in whole vectors, where a size of the call decides it: at least one vector, at most ``padded``.
         self.live: Any = None
+        #: The values of a head as words, (pairs of keys, width), where they are rounded.
+        self.values: Any = None
 
     def _panel(self, columns: int) -> int:
         """Return the columns of a register tile."""
@@ -265,7 +281,8 @@ class _Kernel:
         ):
             head, part = (task // parts, task % parts) if parts > 1 else (task, 0)
             lead = self._lead(head)
-            keys = None if self.in_place else self._transposed_keys(lead)
+            keys = None if self.in_place else self._paired_keys(lead) if work.rounded else self._transposed_keys(lead)
+            self.values = self._paired_values(lead) if work.rounded else None
             p = T.alloc_buffer((self.tile, self.padded), "float32")
             first = part * tiles // parts
             with T.serial(0, (part + 1) * tiles // parts - first if parts > 1 else tiles) as t:
@@ -323,6 +340,42 @@ class _Kernel:
         self._along_keys(lanes, block, lanes)
         return keys
 
+    def _paired_keys(self, lead: Sequence[Any]) -> Any:
+        """Emit the copy of the keys of a head to (pairs of the depth, keys): they are rounded, then words are transposed."""
+        work, words = self.work, self.work.depth // 2
+        keys = T.alloc_buffer((words * self.padded,), "float32")
+        rounded = T.alloc_buffer((LANES, words), "int32")
+
+        def block(first: Any, count: int) -> None:
+            with T.serial(0, count) as j:
+                self._round(work.depth, lambda at: self.k[T.ramp(self._at(work.k, lead, first + j, at), 1, LANES)], rounded, j)
+            # TVM takes away what it sees nobody write
+            with T.serial(0, LANES - count) as j, T.serial(0, words // PAIRS) as d:
+                store(rounded, [count + j, T.ramp(d * PAIRS, 1, PAIRS)], T.broadcast(T.int32(0), PAIRS))
+            with T.serial(0, words // LANES) as s:
+                transpose_block(rounded, (0, s * LANES), words, keys, s * (LANES * self.padded) + first, self.padded, LANES)
+
+        self._along_keys(LANES, block, LANES)
+        return keys
+
+    def _paired_values(self, lead: Sequence[Any]) -> Any:
+        """Emit the copy of the values of a head to (pairs of keys, width), zero beyond the last key."""
+        work = self.work
+        values = T.alloc_buffer((self.padded // 2, work.width), "float32")
+        zero = T.broadcast(T.float32(0), LANES)
+
+        def pair(index: Any, there: int) -> None:
+            with T.serial(0, work.width // LANES) as e:
+                load = lambda k: self.v[T.ramp(self._at(work.v, lead, 2 * index + k, e * LANES), 1, LANES)] if k < there else zero  # noqa: E731
+                store(values, [index, T.ramp(e * LANES, 1, LANES)], zipped(load(0), load(1)))
+
+        whole = work.keys // 2
+        with T.serial(0, whole if self.live is None else tirx.min(whole, self.live // 2)) as index:
+            pair(index, 2)
+        for index in range(whole, self.padded // 2):
+            pair(index, work.keys % 2 if index == whole else 0)
+        return values
+
     def _rows(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
         """Emit the attention of ``count`` queries from ``row``."""
         if keys is None:
@@ -354,13 +407,21 @@ class _Kernel:
 
     def _scores(self, lead: Sequence[Any], row: Any, count: int, keys: Any, p: Any) -> None:
         work, lanes, width = self.work, self.lanes, self._panel(self.work.keys)
+        words = T.alloc_buffer((count, work.depth // 2), "int32") if work.rounded else None
+        if words is not None:
+            with T.serial(0, count) as r:
+                self._round(work.depth, lambda at: self.q[T.ramp(self._at(work.q, lead, row + r, at), 1, LANES)], words, r)
 
         def panel(first: Any, valid: int) -> None:
             columns = -(-valid // lanes) * lanes
             sums = zeros(count, columns)
             clear(sums, columns, lanes)
-            left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
-            multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d * self.padded + first + j])
+            if words is None:
+                left = lambda r, d: self.q[self._at(work.q, lead, row + r, d)]  # noqa: E731
+                multiply_add(sums, columns, lanes, work.depth, left, lambda d, j: keys[d * self.padded + first + j])
+            else:
+                vector = lambda d, j: keys[T.ramp(d * self.padded + first + j, 1, LANES)]  # noqa: E731
+                multiply_add_pairs(sums, columns, work.depth // 2, lambda r, d: words[r, d], vector)
             self._put_scores(lead, row, first, valid, sums, p)
 
         self._along_keys(width, panel, lanes)
@@ -396,9 +457,20 @@ class _Kernel:
         inverse = one / total[0]
         store(scale, [r], tirx.Select(total[0] == zero, zero, inverse) if self.work.empty_rows else inverse)
 
+    @staticmethod
+    def _round(count: Any, vector: Callable[[Any], Any], words: Any, row: Any) -> None:
+        """Emit the rounding of whole vectors, ``vector(first element)``, to a row of words."""
+        with T.serial(0, count // LANES) as i:
+            store(words, [row, T.ramp(i * PAIRS, 1, PAIRS)], words_of(vector(i * LANES)))
+
     def _values(self, lead: Sequence[Any], row: Any, count: int, p: Any, scale: Any) -> None:
         work, lanes, width = self.work, self.lanes, self._panel(self.work.width)
         splits = self._divisor(max(1, min(4, self.machine.registers // 2 // (count * width // lanes), work.keys)))
+        keys = self.padded if self.live is None else self.live
+        words = T.alloc_buffer((count, self.padded // 2), "int32") if work.rounded else None
+        if words is not None:
+            with T.serial(0, count) as r:
+                self._round(keys, lambda at: p[r, T.ramp(at, 1, LANES)], words, r)
 
         def panel(first: Any, valid: int) -> None:
             sums = zeros(count * splits, valid)
@@ -408,7 +480,11 @@ class _Kernel:
             def weigh(start: int, count: Any) -> None:
                 multiply_add(sums, valid, lanes, count, lambda r, j: p[r, start + j], lambda j, e: right(start + j, e), splits)
 
-            self._all_keys(weigh)
+            if words is None:
+                self._all_keys(weigh)
+            else:
+                vector = lambda j, e: self.values[j, T.ramp(first + e, 1, LANES)]  # noqa: E731
+                multiply_add_pairs(sums, valid, keys // 2, lambda r, j: words[r, j], vector, splits)
             for r, total in enumerate(add_splits(sums, valid, lanes, splits)):
 
                 def element(e: Any, r: int = r, total: Any = total) -> None:

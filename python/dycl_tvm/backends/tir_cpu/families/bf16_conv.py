@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, cycles_per_second, dot, has_instructions, pairs, word
 from dycl_tvm.backends.tir_cpu.words.convolution import narrow_groups, problem
 from dycl_tvm.backends.tir_cpu.words.dot_convolution import Dot, DotPlan, DotTiles, pack_words
-from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.epilogue import finish, of_rounded, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.storage import takes, write
@@ -77,7 +77,7 @@ class _Bf16Conv:
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            _Emitter(work, machine, epilogue, x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
+            _Emitter(work, machine, of_rounded(epilogue), x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
 
         return bf16_func(buffers, body)
 

@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Products with a constant right side in bfloat16: each piece rounds its rows once, then multiplies tiles of rows by panels of weights.
+"""Products with a constant right side in bfloat16: rows are rounded once, then tiles of them multiplied by panels of weights.
 
 Weights (k, n) are packed to panels (ceil(n / width), ceil(k / 2), width) of pairs: half the bytes of float32, which is what bounds
-products of few rows. ``splits`` keeps several sums over every splits-th pair, as the instruction takes six cycles.
+products of few rows. ``splits`` keeps several sums over every splits-th pair, as the instruction takes six cycles. Of many rows, the
+tiles of one panel fetch the next one into L2 meanwhile, so weights that come from memory are waited for once.
 Error: see :mod:`bf16`; tested within 4e-3 of the largest output.
 """
 
@@ -18,29 +19,37 @@ from dycl_tvm.backends.tir_cpu.words.bf16 import (
     LANES,
     PAIRS,
     ROUNDED,
+    add_pairs,
     bf16_func,
     cycles_per_second,
-    dot,
     has_instructions,
     pairs,
     round_row,
     word,
 )
-from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
-from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
+from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, overlapped, pieces_of, pieces_of_rows, shared_product
+from dycl_tvm.backends.tir_cpu.words.epilogue import of_rounded, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
-from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k
-from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
-from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
+from dycl_tvm.backends.tir_cpu.words.rows import Row, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k, fetching
+from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, first_of_tile
+from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
-#: Sums that must be under way to hide the latency of an instruction.
-_IN_FLIGHT = 7
+#: Sums that must be under way to hide the latency of an instruction: two begin in a cycle on Zen 5, and with 12 it is 1.4 times slower.
+_IN_FLIGHT = 16
+#: What an instruction waits for its loads, and for the weights that a tile reads from L2, in its own time (measured).
+_LOAD, _FROM_L2 = 0.15, 0.1
 #: The share of L2 that rounded rows may take while the panels pass by.
-_ROWS_SHARE = 3
+_ROWS_SHARE = 2
+_WORD = 4
+#: Rows of fine tiles, and up to how much slower they may be by the estimate.
+_FEW, _ABOUT = 4, 1.1
+#: Operations of an epilogue up to which it is written out for each vector of a tile; code that is longer does not stay in the caches of
+#: instructions beside that of the sums (measured for GELU: three times slower).
+_UNROLLED = 8
 
 
 @dataclass(frozen=True)
@@ -69,10 +78,14 @@ class _Bf16Dense:
             tiles, panels = -(-total // rows), -(-work.n // (wide * LANES))
             alone = _seconds(work, machine, rows, wide, splits)
             pieces = pieces_of(tiles, panels, machine)
-            seconds = shared_product(alone, tiles, panels, pieces, machine, _rounding(work, machine))
+            seconds = shared_product(alone, tiles, panels, pieces, machine) + _rounding(work, machine)
             plan = Bf16DensePlan(seconds, rows, wide, splits, *pieces)
             found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
+
+    def finer(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Bf16DensePlan:
+        """Return a plan with tiles of few rows that is about as fast as another one, for calls that decide how many rows there are."""
+        return next((p for p in self.plans(work, machine) if p.rows <= _FEW and p.seconds <= _ABOUT * plan.seconds), plan)
 
     def packed(self, work: Dense, plan: Bf16DensePlan, machine: Machine) -> Tensor:
         """Return (panels, pairs of k, columns of a panel)."""
@@ -97,55 +110,73 @@ class _Bf16Dense:
 
     def kernel(self, work: Dense, plan: Bf16DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
+        epilogue = of_rounded(epilogue)
         rows, splits, width = plan.rows, plan.splits, plan.vectors * LANES
         row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
         total = work.batch * work.m
         tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // 2)
         words = -(-work.k // LANES) * PAIRS
-        block = min(-(-tiles // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (2 * work.k * rows)))
-
-        def first_row(tile: Any) -> Any:
-            base, more = divmod(total, tiles)
-            return tile * base + (tirx.min(tile, more) if more else 0)
+        blocks = -(-tiles // max(1, machine.l2 // _ROWS_SHARE // (_WORD * words * rows)))
+        together, high = -(-tiles // blocks), -(-total // tiles)  # tiles of a block of rows, and rows of the highest tile
+        fetches = total >= MANY_ROWS and 2 * _WORD * panels * width * steps > machine.l2
 
         def body(x: Any, w: Any, *rest: Any) -> None:
             operands, y = rest[:-1], rest[-1]
+            rounded = T.alloc_buffer((together * high, words), "int32")
 
-            def tile(count: int, row: Any, panel: Any, rounded: Any, start: Any) -> None:
-                sums = zeros(count * splits, width)
+            def round_rows(first: Any, count: Any) -> None:
+                """Emit the rounding of a block of tiles, each to as many rows as the highest tile has."""
+                pieces = pieces_of_rows(together, machine)
+                with parallel(pieces, machine, _rounding(work, machine) / blocks) as piece:
+                    begin = piece * count // pieces
+                    with T.serial(0, (piece + 1) * count // pieces - begin) as t, T.serial(0, high) as r:
+                        row = tirx.min(first_of_tile(total, rows, first + begin + t) + r, total - 1)
+                        round_row(
+                            work.k,
+                            lambda k: x[row_at(work, row, k)],
+                            lambda k, values: store(rounded, [(begin + t) * high + r, T.ramp(k, 1, PAIRS)], pairs(values)),
+                        )
+
+            def tile(height: int, row: Any, panel: Any, at: Any, turn: Any, kept: Any) -> None:
+                sums = zeros(height * splits, width)
                 clear(sums, width, LANES)
 
                 def step(k: Any, split: int) -> None:
-                    for j in range(0, width, LANES):
-                        lane = T.ramp(j, 1, LANES)
-                        for r in range(count):
-                            acc = sums[r * splits + split]
-                            store(acc, [lane], dot(acc[lane], rounded[row - start + r, k], w[panel, k, lane]))
+                    add_pairs(sums[split::splits], width, lambda r: rounded[at + r, k], lambda start: w[panel, k, T.ramp(start, 1, LANES)])
 
-                along_k(steps, splits, step)
-                store_rows(work, width, LANES, epilogue, operands, y, add_splits(sums, width, LANES, splits), row, panel)
+                fetch = fetching(w, panel + 1, 0, steps, splits, turn, -(-together // row_pieces)) if fetches else None
+                along_k(steps, splits, step, fetch)
+                finished = add_splits(sums, width, LANES, splits)
+                if kept is None:
+                    store_rows(work, width, LANES, epilogue, operands, y, finished, row, panel)
+                    return
+                for r, total in enumerate(finished):
+                    vectors(width, LANES, lambda j, r=r, total=total: store(kept, [r, j], total[j]))  # type: ignore[misc]
+                with T.serial(0, height) as r:
+                    store_rows(work, width, LANES, epilogue, operands, y, [Row(kept, r)], row + r, panel)
 
-            def block_of(first: Any, end: Any, columns: Any, rounded: Any) -> None:
-                start = first_row(first)
-                with T.serial(0, first_row(end) - start) as r:
-                    round_row(
-                        work.k,
-                        lambda k: x[row_at(work, start + r, k)],
-                        lambda k, values: store(rounded, [r, T.ramp(k, 1, PAIRS)], pairs(values)),
-                    )
-                begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
-                with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
-                    even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, rounded, start))
+            def block_of(first: Any, count: Any) -> None:
+                round_rows(first, count)
+                alone = _seconds(work, machine, rows, plan.vectors, splits) / blocks
+                with parallel(row_pieces * column_pieces, machine, alone) as piece:
+                    part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
+                    begin, end = part * count // row_pieces, (part + 1) * count // row_pieces
+                    kept = T.alloc_buffer((high, width), "float32") if epilogue.operations > _UNROLLED else None
+                    left, right = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
+                    with T.serial(0, right - left) as panel, T.serial(0, end - begin) as t:
+                        at = begin + t
 
-            with parallel(row_pieces * column_pieces, machine, _seconds(work, machine, rows, plan.vectors, splits)) as piece:
-                part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
-                rounded = T.alloc_buffer((block * rows, words), "int32")
-                first, end = part * tiles // row_pieces, (part + 1) * tiles // row_pieces
-                if -(-tiles // row_pieces) <= block:
-                    block_of(first, end, columns, rounded)
-                else:
-                    with T.serial(0, (end - first + block - 1) // block) as b:
-                        block_of(first + b * block, tirx.min(first + (b + 1) * block, end), columns, rounded)
+                        def emit(height: int, row: Any) -> None:
+                            tile(height, row, left + panel, at * high, t, kept)
+
+                        even_tiles(total, rows, first + at, emit)
+
+            if blocks == 1:
+                block_of(0, tiles)
+            else:
+                with T.serial(0, blocks) as b:
+                    first = b * tiles // blocks
+                    block_of(first, (b + 1) * tiles // blocks - first)
 
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
         return bf16_func(buffers, body)
@@ -160,7 +191,7 @@ def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
     for wide in (1, 2, 3, 4, 6, 8):
         if wide > 1 and (wide - 1) * LANES >= n:
             continue
-        most = min(total, max(1, (machine.registers - wide - 1) // wide), 8 if wide <= 2 else 7)  # LLVM spills with more rows
+        most = min(total, max(1, (machine.registers - wide - 1) // wide))
         most = -(-total // -(-total // most))  # even tiles
         for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
             splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
@@ -178,8 +209,8 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -
     total, width = work.batch * work.m, wide * LANES
     tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // 2)
     rows = -(-total // tiles)
-    slots = max(1.06, _IN_FLIGHT / (rows * wide * splits), (rows + wide) / (rows * wide))
+    slots = max(_IN_FLIGHT / (rows * wide * splits), 1 + _LOAD * (rows + wide) / (rows * wide) + _FROM_L2 / rows)
     compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 2e-9 * tiles * panels * rows * wide
-    weights = 4.0 * panels * width * steps
+    weights = float(_WORD * panels * width * steps)
     stream = weights / machine.stream_rate(weights)
     return overlapped(compute, stream) + 2e-7

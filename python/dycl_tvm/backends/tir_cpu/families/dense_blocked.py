@@ -21,11 +21,11 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.tir_cpu.families import dense
 from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, multiply_add_loss, overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.rows import add_rows, row_at, store_rows
-from dycl_tvm.backends.tir_cpu.words.sums import add_products, along_k, unrolled
+from dycl_tvm.backends.tir_cpu.words.sums import add_products, along_k, fetching, unrolled
 from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
@@ -217,19 +217,12 @@ class _Kernel:
         """Emit one tile over a block of the sum; ``turn`` counts the tiles of the block, which fetch the next panel together."""
         sums = zeros(count, self.width)
         clear(sums, self.width, self.lanes)
-        unroll = unrolled(1)
-        turns = max(1, steps // unroll)
-        lines = -(-steps * self.width * _FLOAT // _LINE // (turns * self.together))
 
         def step(at: Any, _: int) -> None:
             add_products(sums, self.width, self.lanes, lambda r: left(r, at), lambda j: self.w[panel, k + at, j])
 
-        def fetch(trip: Any) -> None:
-            for line in range(lines):
-                at = ((turn * turns + trip) * lines + line) * (_LINE // _FLOAT)
-                prefetch(self.w, [panel + 1, k + at // self.width, at % self.width], cache=2)
-
         weights = _FLOAT * self.panels * self.width * self.work.k
+        fetch = fetching(self.w, panel + 1, k, steps, 1, turn, self.together)
         along_k(steps, 1, step, fetch if 2 * weights > self.machine.l2 else None)
         if not begins:  # each block has a sum of its own: a long chain of additions rounds more
             add_rows(self.work, self.width, self.lanes, self.y, sums, row, panel)

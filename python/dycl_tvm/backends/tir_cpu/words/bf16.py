@@ -22,6 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.storage import memory_type
+from dycl_tvm.backends.tir_cpu.words.sums import along_k, in_order
 from dycl_tvm.backends.tir_cpu.words.workload import HALF, DTypes
 
 #: Lanes of the sums; elements that one instruction rounds.
@@ -59,7 +60,15 @@ define linkonce_odr hidden <8 x i32> @dycl_bf16_pairs(<16 x float> %x) alwaysinl
   %result = bitcast <16 x bfloat> %rounded to <8 x i32>
   ret <8 x i32> %result
 }
-"""
+
+define linkonce_odr hidden <16 x float> @dycl_bf16_zip(<16 x float> %x, <16 x float> %y) alwaysinline {
+  %a = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %b = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %y)
+  %both = shufflevector <16 x bfloat> %a, <16 x bfloat> %b, <32 x i32> <INTERLEAVED>
+  %result = bitcast <32 x bfloat> %both to <16 x float>
+  ret <16 x float> %result
+}
+""".replace("INTERLEAVED", ", ".join(f"i32 {j + LANES * k}" for j in range(LANES) for k in range(2)))
 
 
 #: Types of workloads whose kernels round factors of float32 themselves.
@@ -81,11 +90,34 @@ def dot(total: Any, pair: Any, weights: Any) -> Any:
     return T.call_extern("float32x16", "dycl_bf16_dot", total, T.broadcast(pair, LANES), weights)
 
 
+def add_pairs(totals: Sequence[Any], width: int, left: Callable[[int], Any], right: Callable[[int], Any]) -> None:
+    """Emit totals[row][j] += the products of the pairs left(row) and right(start), those of a vector of columns: one step of a product."""
+    for row, start in in_order(len(totals), width, LANES):
+        lane = T.ramp(start, 1, LANES)
+        store(totals[row], [lane], dot(totals[row][lane], left(row), right(start)))
+
+
 def pairs(values: Any) -> Any:
     """Return 16 float32, or 16 bfloat16 as they lie in memory, as 8 words of int32."""
     if str(values.ty.dtype) == f"{memory_type(HALF)}x{LANES}":
         return T.reinterpret(f"int32x{PAIRS}", values)
     return T.call_extern("int32x8", "dycl_bf16_pairs", values)
+
+
+def multiply_add_pairs(
+    totals: Sequence[Any], width: int, steps: Any, left: Callable[[int, Any], Any], right: Callable[[Any, int], Any], splits: int = 1
+) -> None:
+    """Emit totals[row * splits + s] += the products of left(row, k) and right(k, start) over the k < steps with k % splits == s."""
+
+    def step(k: Any, split: int) -> None:
+        add_pairs(totals[split::splits], width, lambda row: left(row, k), lambda start: right(k, start))
+
+    along_k(steps, splits, step)
+
+
+def zipped(first: Any, second: Any) -> Any:
+    """Return the 16 pairs of an element of each of two vectors of float32, as words of float32."""
+    return T.call_extern("float32x16", "dycl_bf16_zip", first, second)
 
 
 def rest(values: Any) -> Any:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 
 from dycl_tvm.backends.tir_cpu.words.storage import computed_type, memory_type, read
+from dycl_tvm.backends.tir_cpu.words.vector_math import shortened
 from dycl_tvm.backends.tir_cpu.words.workload import Epilogue, Tensor
 
 
@@ -62,3 +64,8 @@ def finish(epilogue: Epilogue, operands: Sequence[Any], y: Tensor, value: Any, i
             return tirx.bitwise_and(result, tirx.Select(there, tirx.const(255, y.dtype), zero))
         result = tirx.Select(there, result, zero)
     return result
+
+
+def of_rounded(epilogue: Epilogue) -> Epilogue:
+    """Return an epilogue for sums of rounded factors: with functions that are no more exact than these (:func:`vector_math.shortened`)."""
+    return replace(epilogue, element=lambda value, loads: shortened(epilogue.element(value, loads)))

@@ -58,3 +58,13 @@ def store_rows(
             vectors(valid, lanes, element)
 
     block_of(panel, work.n, width, emit)
+
+
+class Row:
+    """One row of a buffer as :func:`store_rows` reads it."""
+
+    def __init__(self, buffer: Any, row: Any) -> None:
+        self.buffer, self.row = buffer, row
+
+    def __getitem__(self, j: Any) -> Any:
+        return self.buffer[self.row, j]

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.loops import store
+from dycl_tvm.backends.tir_cpu.words.loops import prefetch, store
 from dycl_tvm.backends.tir_cpu.words.tiles import pieces
 from dycl_tvm.backends.tir_cpu.words.vectors import across, clear, merge, vectors, zeros
 
@@ -18,6 +18,8 @@ from dycl_tvm.backends.tir_cpu.words.vectors import across, clear, merge, vector
 _UNROLL = 4
 #: Vectors of a row up to which a step of a product goes row by row (measured: with 4 it is three times slower so).
 _FEW_VECTORS = 3
+#: Bytes of a line of a cache, and elements of 32 bits in it.
+_LINE, _LINE_ELEMENTS = 64, 16
 
 
 def multiply_add(
@@ -41,20 +43,25 @@ def multiply_add(
 
 
 def add_products(totals: Sequence[Any], width: int, lanes: int, left: Callable[[int], Any], right: Callable[[Any], Any]) -> None:
-    """Emit totals[row][j] += left(row) * right(j): one step of a product.
-
-    Column by column all rows' factors stay in registers, row by row all columns' do. LLVM keeps the order, and spills what does not fit.
-    """
+    """Emit totals[row][j] += left(row) * right(j): one step of a product."""
 
     def add(row: int, start: int) -> None:
         with T.vectorized(0, min(lanes, width - start)) as v:
             j = start + v
             store(totals[row], [j], totals[row][j] + left(row) * right(j))
 
-    starts, rows = range(0, width, lanes), range(len(totals))
-    by_rows = len(starts) <= _FEW_VECTORS and len(starts) < len(rows)
-    for row, start in ((r, s) for r in rows for s in starts) if by_rows else ((r, s) for s in starts for r in rows):
+    for row, start in in_order(len(totals), width, lanes):
         add(row, start)
+
+
+def in_order(rows: int, width: int, lanes: int) -> list[tuple[int, int]]:
+    """Return the (row, first column of a vector) of a tile in the order in which a step of a product goes through them.
+
+    Column by column all rows' factors stay in registers, row by row all columns' do. LLVM keeps the order, and spills what does not fit.
+    """
+    starts = range(0, width, lanes)
+    by_rows = len(starts) <= _FEW_VECTORS and len(starts) < rows
+    return [(r, s) for r in range(rows) for s in starts] if by_rows else [(r, s) for s in starts for r in range(rows)]
 
 
 def unrolled(splits: int) -> int:
@@ -76,6 +83,23 @@ def along_k(steps: Any, splits: int, step: Callable[[Any, int], None], first: Ca
                 step(block * unroll + e, e % splits)
     for k in range(steps - steps % unroll, steps) if isinstance(steps, int) else ():
         step(k, k % splits)
+
+
+def fetching(weights: Any, panel: Any, first: Any, steps: int, splits: int, turn: Any, turns: int) -> Callable[[Any], None]:
+    """Return what begins a trip of :func:`along_k` by fetching a part of a panel of weights (steps, width) into L2.
+
+    The tiles of number ``turn`` < ``turns`` fetch the steps from ``first`` on together, while they multiply by the panel before.
+    """
+    width = int(weights.shape[-1])
+    trips = max(1, steps // unrolled(splits))
+    lines = -(-steps * width * 4 // _LINE // (trips * turns))
+
+    def fetch(trip: Any) -> None:
+        for line in range(lines):
+            at = ((turn * trips + trip) * lines + line) * _LINE_ELEMENTS
+            prefetch(weights, [panel, first + at // width, at % width], cache=2)
+
+    return fetch
 
 
 def add_splits(accumulators: Sequence[Any], width: int, lanes: int, splits: int) -> list[Any]:

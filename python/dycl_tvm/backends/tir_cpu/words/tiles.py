@@ -58,3 +58,9 @@ def even_tiles(total: int, size: int, index: Any, emit: Callable[[int, Any], Non
             emit(base + 1, index * (base + 1))
         with T.Else():
             emit(base, index * base + more)
+
+
+def first_of_tile(total: int, size: int, index: Any) -> Any:
+    """Return the first row of tile ``index`` of those of :func:`even_tiles`."""
+    base, more = divmod(total, -(-total // size))
+    return index * base + (tirx.min(index, more) if more else 0)

@@ -14,12 +14,12 @@ from tvm.script.ir_builder import tirx as T
 def transpose_block(source: Any, at: Any, stride: int, target: Any, to: Any, target_stride: int, lanes: int) -> None:
     """Emit target[to + i * target_stride + j] = source[at + j * stride + i] for i, j < lanes.
 
-    ``source`` and ``target`` are buffers of float32 of one dimension. The function needs :func:`with_transposition`.
+    ``source`` and ``target`` are buffers of words of 32 bits, the target of one dimension. The function needs :func:`with_transposition`.
     """
     call = tirx.call_extern(
         "int32",
         _name(lanes),
-        tirx.address_of(source[at]),
+        tirx.address_of(source[at if isinstance(at, tuple) else (at,)]),
         tirx.const(stride, "int64"),
         tirx.address_of(target[to]),
         tirx.const(target_stride, "int64"),

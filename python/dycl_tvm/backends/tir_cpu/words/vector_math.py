@@ -53,6 +53,12 @@ _ERF_LARGE = (
     0.0005977387759559516, -4.6173592618330534e-05, 1.643188529203038e-06,
 )  # fmt: skip
 
+# erf(x) / x in x^2, for |x| <= 3, where the error of erf is least: 1.7e-5
+_ERF_SHORT = (
+    1.1282683366908062, -0.3753141470232055, 0.11107818447337872, -0.02510209033683308, 0.004235155718968583, -0.0005109823463737116,
+    4.10542521496956e-05, -1.944437220196322e-06, 4.0732288372819636e-08,
+)  # fmt: skip
+
 
 def let(value: Any, body: Callable[[Any], Any]) -> Any:
     """Return ``body(v)`` with v computed once, where v is used twice; not to be nested."""
@@ -141,6 +147,11 @@ def _erf(x: Value) -> Value:
     n, r = _reduced(_polynomial(_ERF_LARGE, (magnitude > four).choose(four, magnitude)))
     large = sign - sign * ((_exp_less_1(r) + 1) * _power_of_2(n))
     return (magnitude < 0.94).choose(x * _polynomial(_ERF_SMALL, x * x), large)
+
+
+def _erf_short(x: Value) -> Value:
+    x = _clamp(x, -3.0, 3.0)
+    return x * _polynomial(_ERF_SHORT, x * x)
 
 
 #: By the name of an operator, the function of vectors of so many lanes that it becomes, in LLVM's language.
@@ -234,7 +245,18 @@ tanh = _formula("tanh", _tanh)
 expm1 = _formula("expm1", _expm1)
 #: erf(x) of a float32 expression.
 erf = _formula("erf", _erf)
+#: erf(x) within 3e-5, and within 2^-13 of itself, in a quarter of the time: for what bfloat16 factors are summed to.
+erf_short = _formula("erf_short", _erf_short)
 #: The bits of a float32 expression that is rounded to bfloat16, as int16.
 to_bfloat16 = _operator("to_bfloat16", _to_bfloat16, "int16")
 #: A float32 expression as an int32 from 0 to 255: cut off behind the point, what lies beyond becomes the limit, NaN becomes 0.
 to_byte = _operator("to_byte", _to_byte, "int32")
+
+
+def shortened(expr: Any) -> Any:
+    """Return an expression with :data:`erf_short` in the place of :data:`erf`."""
+
+    def short(call: Any) -> Any:
+        return tirx.call_intrin(call.ty.dtype, "dycl.erf_short", *call.args) if getattr(call.op, "name", "") == "dycl.erf" else call
+
+    return tvm_ffi.structural_map(expr, (Call, short))
