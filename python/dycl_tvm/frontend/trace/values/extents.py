@@ -16,7 +16,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
+from dycl_tvm.frontend.trace.values.deciding import can_be_tried, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
@@ -219,12 +219,9 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 def decided(counter: Counter) -> int:
     """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
-    known = current().get(Deciding).numbers
-    if counter.value not in known:
-        found = scalars.wrap(counter.value)
-        tried = range(counter.first, counter.last)
-        known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
-    return known[counter.value]
+    return one_of_few(
+        counter.value, counter.first, counter.last, lambda n: scalars.truth_operand(scalars.wrap(counter.value) == n)
+    )
 
 
 def decided_length(t: Grown, along: int) -> int:
