@@ -8,7 +8,7 @@ the program where it is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_lists import Items, items_of, stand_in
-from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
+from dycl_tvm.frontend.python.calls.kept_rows import Form, common, form_of
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut
@@ -34,6 +34,12 @@ class _Known:
 
     form: Form
     varies: bool = False
+    #: How often the form was made one for other items too.
+    widened: int = 0
+
+
+#: So often is room made for other items: each time staging begins anew.
+_MOST_WIDENINGS = 4
 
 
 class _Made(OfOneRun):
@@ -59,15 +65,16 @@ class GrowingLists:
             return heap.born(x)
         items = heap.born(Items(known.form, _no_rows(known), None))
         items.differs = None if known.varies else lambda: self._vary(place)
+        items.widen = self._widen(place) if known.widened < _MOST_WIDENINGS else None
         found = heap.born(stand_in(list, items, lambda: self._used(place)))
         found.extend(x)
         return found
 
     def outgrown(self, x: Any, items: Sequence[Any], by_path: bool) -> None:
         """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
-        forms = [form_of(i) for i in items]
-        if forms and forms[0] is not None and all(f == forms[0] for f in forms):
-            self._stand_in(x, _Known(forms[0], by_path))
+        form = common([form_of(i) for i in items]) if items else None
+        if form is not None:
+            self._stand_in(x, _Known(form, by_path))
 
     def extended(self, x: Any, other: Any) -> None:
         """Let something stand for a list from now on that another makes longer by as many items as the run says, if anything can."""
@@ -89,6 +96,14 @@ class GrowingLists:
         where = f'  File "{first.origin.file}", line {first.origin.line}: {first.origin.code}\n    {first.reason.splitlines()[0]}'
         reason = f"{refusal.reason}\nNo tensor can have the items of the list as its rows, because of\n{where}"
         return type(refusal)(reason, refusal.origin, refusal.suggestion)
+
+    def _widen(self, place: Place) -> Callable[[Form], None]:
+        def widen(form: Form) -> None:
+            known = self.stand_ins.known[place]
+            known.form, known.widened = form, known.widened + 1
+            begin_anew()
+
+        return widen
 
     def _vary(self, place: Place) -> None:
         self.stand_ins.known[place].varies = True

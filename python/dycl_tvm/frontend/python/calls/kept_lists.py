@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled, told
+from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, common, form_of, in_form, is_ragged, row_of, settled, told
 from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
@@ -50,6 +50,8 @@ class Items:
         self.parent: Any = None
         #: Called where paths leave the list with different lengths, before they part.
         self.differs: Callable[[], None] | None = None
+        #: Called with what all items are, where one comes that is none of those known before.
+        self.widen: Callable[[Form], None] | None = None
         #: How many rolled loops go over the items.
         self.loops = 0
 
@@ -146,9 +148,13 @@ class KeptList(Sealed, ByIndex):
 
     def extend(self, items: Any) -> None:
         """Add tensors behind the last."""
-        if issubclass(type(items), KeptList) and items_of(items).form == items_of(self).form and items is not self:
-            _put(self, [torch.cat(both) for both in zip(items_of(self).rows, items_of(items).rows)], newest_last=True)
-            return
+        if issubclass(type(items), KeptList) and items is not self:
+            own, other = items_of(self), items_of(items)
+            _widen_for(own, other.form)
+            columns = in_form(own.form, other.rows, other.form)
+            if columns is not None:
+                _put(self, [torch.cat(both) for both in zip(own.rows, columns)], newest_last=True)
+                return
         for item in items:
             self.append(item)
 
@@ -345,13 +351,25 @@ def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list
     items = items_of(x)
     row = row_of(items.form, item)
     if row is None:
+        _widen_for(items, form_of(settled(item)))
         used_otherwise(x)
-    columns = zip(items.form.leaves, items.rows, row)
-    return [make(rows, t.unsqueeze(0)) if leaf.kind else _joined_tensors(x, rows, t, make) for leaf, rows, t in columns]
+    columns = zip(items.form.leaves, items.rows, row, items.form.sources(settled(item)))
+    return [
+        made if leaf.kind else _with_identity(x, rows, source, made)
+        for leaf, rows, t, source in columns
+        if (made := make(rows, t.unsqueeze(0))) is not None
+    ]
 
 
-def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, make: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
-    made = make(rows, item.unsqueeze(0))
+def _widen_for(items: Items, form: Form | None) -> None:
+    """Begin anew with room for items of another form, if there is one for all."""
+    wider = None if form is None or items.widen is None else common([items.form, form])
+    if wider is not None and wider != items.form:
+        items.widen(wider)  # type: ignore[misc]  # it is not None
+
+
+def _with_identity(x: Any, rows: torch.Tensor, item: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Note that rows with another one hold a tensor of the program's."""
     both, decision = [storage_of(rows), storage_of(item)], _OneOfThem()
     for storage in both:
         may_be_one(storage_of(made), storage, decision)
@@ -400,7 +418,7 @@ def _take(x: Any, index: int) -> Any:
 def _item(x: Any, rows: list[torch.Tensor]) -> Any:
     """Return an item that is made of the rows of it."""
     form = items_of(x).form
-    return form.item(iter([row if leaf.kind else _is_item(x, row) for leaf, row in zip(form.leaves, rows)]))
+    return form.item(iter(rows), lambda row: _is_item(x, row))
 
 
 def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
@@ -449,7 +467,7 @@ class KeptLists:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
         x: Any = initial.place.owner
         form = form_of(now.items[-1].obj) if type(x) in _KINDS and now.items else None
-        if form is None or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
+        if form is None or is_ragged(form) or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
             return False
         if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
@@ -497,7 +515,7 @@ class KeptLists:
         """Return what the network returns: a list whose length is a number of the run as the rows that it is, others item by item."""
         if issubclass(type(value), KeptList):
             items = items_of(value)
-            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown)
+            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown) or is_ragged(items.form)
             return as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
         if type(value) not in (tuple, list, dict):
             return value

@@ -1,22 +1,25 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """What the items of a list that grows have in common: tensors of one shape, numbers of one type, or tuples of these.
 
-All items are then the rows of a few tensors, of one for each tensor or number in an item.
+All items are then the rows of a few tensors, of one for each tensor or number in an item. Tensors of another length each are rows that
+are as long as the longest, beside a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.results import Row
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.elements import elements
-from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.grown import Grown, cut
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.recorder import item, to_tensor
@@ -54,9 +57,13 @@ class Leaf:
             return None
         return [x] if tuple(x.shape) == self.shape and x.dtype == self.dtype else None
 
-    def item(self, rows: Iterator[torch.Tensor]) -> Any:
-        """Return an item of the rows that it is."""
-        return told(next(rows)) if self.kind else next(rows)
+    def sources(self, x: Any) -> list[Any]:
+        """Return of what each row of an item is made."""
+        return [x]
+
+    def item(self, rows: Iterator[torch.Tensor], shown: Shown) -> Any:
+        """Return an item of the rows that it is; ``shown`` is done with a tensor that the program gets."""
+        return told(next(rows)) if self.kind else shown(next(rows))
 
     def described(self, columns: Iterator[torch.Tensor]) -> Any:
         """Return what stands for each item in the description of a result, of the tensors that hold all items."""
@@ -64,11 +71,62 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Ragged:
+    """A tensor of another length along a dimension in each item, of which a row of ``data`` holds the longest."""
+
+    data: Leaf
+    along: int
+
+    @property
+    def most(self) -> int:
+        """How long the longest is."""
+        return self.data.shape[self.along]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """What holds the tensors, and how long they are."""
+        return [self.data, Leaf(f"{self.data.name} length", (), torch.int64, "int")]
+
+    def row(self, x: Any) -> list[torch.Tensor] | None:
+        """Return what an item is in the tensors that hold all; None if it is none of these."""
+        form = form_of(x, self.data.name)
+        if form is None or common([self, form]) != self:
+            return None
+        padding = [0, 0] * (len(self.data.shape) - 1 - self.along)
+        if not isinstance(x, Grown):
+            missing = self.most - x.shape[self.along]
+            return [F.pad(x, [*padding, 0, missing]) if missing else x.clone(), torch.tensor(x.shape[self.along])]
+        whole = x.padded()
+        return [F.pad(whole, [*padding, 0, self.most - whole.shape[self.along]]), to_tensor(as_number(x.length), torch.int64)]
+
+    def sources(self, x: Any) -> list[Any]:
+        """Return of what each row of an item is made."""
+        return [x, x]
+
+    def item(self, rows: Iterator[torch.Tensor], shown: Shown) -> Any:
+        """Return an item of the rows that it is; ``shown`` is done with a tensor that the program gets."""
+        data, length = next(rows), told(next(rows))
+        made = cut(data, {self.along: extent_of(length, 0, self.most)})
+        if isinstance(made, Grown):
+            made.contiguous_ = True  # so was the item
+        return shown(made)
+
+    def widened(self, columns: Sequence[torch.Tensor], of: Form) -> list[torch.Tensor]:
+        """Return the tensors that hold items of this form, given those that hold some of a form that this has room for."""
+        rows = columns[0]
+        held = of.leaves[0].shape[self.along]
+        padded = F.pad(rows, [*[0, 0] * (len(self.data.shape) - 1 - self.along), 0, self.most - held]) if held < self.most else rows
+        if isinstance(of, Ragged):
+            return [padded, columns[1]]
+        return [padded, torch.full((rows.shape[0],), held)]
+
+
+@dataclass(frozen=True)
 class Pair:
     """A tuple of such items."""
 
     cls: type
-    parts: tuple[Leaf | Pair, ...]
+    parts: tuple[Form, ...]
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -88,9 +146,13 @@ class Pair:
             found += row
         return found
 
-    def item(self, rows: Iterator[torch.Tensor]) -> Any:
-        """Return an item of the rows that it is."""
-        return self._of([part.item(rows) for part in self.parts])
+    def sources(self, x: Any) -> list[Any]:
+        """Return of what each row of an item is made."""
+        return [source for part, i in zip(self.parts, x) for source in part.sources(settled(i))]
+
+    def item(self, rows: Iterator[torch.Tensor], shown: Shown) -> Any:
+        """Return an item of the rows that it is; ``shown`` is done with a tensor that the program gets."""
+        return self._of([part.item(rows, shown) for part in self.parts])
 
     def described(self, columns: Iterator[torch.Tensor]) -> Any:
         """Return what stands for each item in the description of a result, of the tensors that hold all items."""
@@ -100,13 +162,17 @@ class Pair:
         return self.cls(*items) if hasattr(self.cls, "_fields") else self.cls(items)
 
 
-Form = Leaf | Pair
+Form = Leaf | Ragged | Pair
+#: What is done with a tensor of an item that the program gets.
+Shown = Callable[[torch.Tensor], torch.Tensor]
 
 
 def form_of(x: Any, name: str = "") -> Form | None:
     """Return what kind of item something is; None if it can be none of a list that grows."""
+    if isinstance(x, Grown):
+        return _ragged_form_of(x, name)
     if isinstance(x, torch.Tensor):
-        return None if isinstance(x, Grown) else Leaf(name, tuple(x.shape), x.dtype)
+        return Leaf(name, tuple(x.shape), x.dtype)
     if _is_plain_number(x) or scalars.is_symbolic(x):
         kind = scalars._kind(scalars.operand_of(x))
         return Leaf(name, (), _DTYPES[kind], kind)
@@ -116,6 +182,65 @@ def form_of(x: Any, name: str = "") -> Form | None:
     parts = [form_of(i, f"{name}.{fields[k]}" if fields else f"{name}[{k}]") for k, i in enumerate(x)]
     known = tuple([part for part in parts if part is not None])
     return Pair(type(x), known) if known and len(known) == len(parts) else None
+
+
+def _ragged_form_of(x: Grown, name: str) -> Form | None:
+    if len(x.lengths) > 1 or not is_contiguous(x) or any(marks_of(x)):
+        return None
+    shape = list(x.buffer.shape)
+    shape[x.along] = max(bounds_of(x.length)[1], shape[x.along])  # all of the buffer has a place in a row
+    return Ragged(Leaf(name, tuple(shape), x.dtype), x.along)
+
+
+def common(forms: Sequence[Form | None]) -> Form | None:
+    """Return what kind of item all of some are; None if there is none."""
+    first = forms[0]
+    if first is None or all(form == first for form in forms):
+        return first
+    if all(isinstance(form, Pair) for form in forms):
+        return _common_pair(forms)  # type: ignore[arg-type]  # all are
+    if not all(isinstance(form, Ragged) or (isinstance(form, Leaf) and not form.kind) for form in forms):
+        return None
+    leaves = [form.leaves[0] for form in forms if form is not None]
+    ranks = {(leaf.name, len(leaf.shape), leaf.dtype) for leaf in leaves}
+    differing = {d for d, sizes in enumerate(zip(*[leaf.shape for leaf in leaves])) if len(set(sizes)) > 1}
+    differing |= {form.along for form in forms if isinstance(form, Ragged)}
+    if len(ranks) > 1 or len(differing) != 1:
+        return None
+    along = differing.pop()
+    shape = list(leaves[0].shape)
+    shape[along] = max(leaf.shape[along] for leaf in leaves)
+    return Ragged(replace(leaves[0], shape=tuple(shape)), along)
+
+
+def _common_pair(forms: Sequence[Pair]) -> Form | None:
+    if len({(form.cls, len(form.parts)) for form in forms}) > 1:
+        return None
+    parts = [common(parts) for parts in zip(*[form.parts for form in forms])]
+    known = tuple([part for part in parts if part is not None])
+    return Pair(forms[0].cls, known) if len(known) == len(parts) else None
+
+
+def is_ragged(form: Form) -> bool:
+    """Whether tensors of an item have another length in each."""
+    return isinstance(form, Ragged) or (isinstance(form, Pair) and any(map(is_ragged, form.parts)))
+
+
+def in_form(form: Form, columns: Sequence[torch.Tensor], of: Form) -> list[torch.Tensor] | None:
+    """Return the tensors that hold items of a form, given those that hold some of another; None if it has no room for these."""
+    if form == of:
+        return list(columns)
+    if common([form, of]) != form:
+        return None
+    if isinstance(form, Ragged):
+        return form.widened(columns, of)
+    assert isinstance(form, Pair) and isinstance(of, Pair)
+    found: list[torch.Tensor] = []
+    left = list(columns)
+    for part, other in zip(form.parts, of.parts):
+        own, left = left[: len(other.leaves)], left[len(other.leaves) :]
+        found += in_form(part, own, other) or []
+    return found
 
 
 def row_of(form: Form, x: Any) -> list[torch.Tensor] | None:
