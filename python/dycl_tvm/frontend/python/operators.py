@@ -32,7 +32,6 @@ from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
-from dycl_tvm.frontend.python.flow.for_loops import Numbers
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.names import is_name, named
@@ -269,11 +268,6 @@ class _Singleton:
 
 
 match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Singleton(None)
-
-
-def listed(callee: Any) -> Any:
-    """``t.tolist()``, where a loop goes over its items."""
-    return Numbers.of(callee) or call(callee)
 
 
 # -- items and attributes ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ the program where it is made.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -17,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_lists import Items, items_of, stand_in
-from dycl_tvm.frontend.python.calls.kept_rows import Form, common, form_of
+from dycl_tvm.frontend.python.calls.kept_rows import Form, common, form_of, number_form
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut
@@ -57,8 +58,7 @@ class GrowingLists:
 
     def made(self, x: list[Any], frame: FrameType, of: str = "") -> Any:
         """Return a list that code makes just now, or what stands for it; ``of``: which one of those that one call makes."""
-        code = frame.f_code
-        place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti, of
+        place = _place_of(frame, of)
         heap, known = current().heap, self.stand_ins.known.get(place)
         if known is None:
             current().get(_Made).places[id(x)] = place
@@ -69,6 +69,17 @@ class GrowingLists:
         found = heap.born(stand_in(list, items, lambda: self._used(place)))
         found.extend(x)
         return found
+
+    def of_numbers(self, t: torch.Tensor, frame: FrameType) -> Any:
+        """Return what stands for ``t.tolist()``, of as many numbers as the run says; None where that is given by other means."""
+        place = _place_of(frame, "tolist")
+        if type(t) is not Grown or t.dim_() != 1 or t.length.settled is not None or t.is_complex() or place in self.stand_ins.given_up:
+            return None
+        kind = "bool" if t.dtype == torch.bool else "float" if t.dtype.is_floating_point else "int"
+        form = number_form(kind)
+        self.stand_ins.known[place] = _Known(form)
+        items = current().heap.born(Items(form, {form.name: t.to(form.dtype, copy=True)}, None))
+        return current().heap.born(stand_in(list, items, lambda: self._used(place)))
 
     def outgrown(self, x: Any, items: Sequence[Any], by_path: bool) -> None:
         """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
@@ -111,6 +122,19 @@ class GrowingLists:
 
     def _used(self, place: Place) -> NoReturn:
         self.stand_ins.used(place, UnsupportedError("this cannot be done with such rows", current().origin()))
+
+
+def _place_of(frame: FrameType, of: str) -> Place:
+    code = frame.f_code
+    return code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti, of
+
+
+def users_frame() -> FrameType:
+    """Return the frame of the program's code that calls what staging stands for."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith("dycl_tvm.frontend.") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _no_rows(known: _Known) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -16,8 +17,20 @@ import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, common, form_of, in_form, is_ragged, row_of, settled, told
-from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
+from dycl_tvm.frontend.python.calls.kept_rows import (
+    Form,
+    Leaf,
+    beginning,
+    common,
+    form_of,
+    in_form,
+    is_ragged,
+    number_row,
+    row_of,
+    settled,
+    told,
+)
+from dycl_tvm.frontend.python.calls.sealed import Sealed, is_stagings, sealed_kind
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.python.program import program
@@ -238,6 +251,14 @@ class KeptList(Sealed, ByIndex):
         found = contained(self, item)
         return item in as_it_was(self) if found is None else found
 
+    def __eq__(self, other: object) -> Any:
+        return self is other if is_stagings(sys._getframe(1)) else _as_long_and_equal(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self is not other if is_stagings(sys._getframe(1)) else scalars.logical_not(_as_long_and_equal(self, other))
+
+    __hash__ = Sealed.__hash__
+
     def count(self, item: Any) -> Any:
         """Return how many items are equal to one."""
         equal = _equal_to(self, item)
@@ -338,6 +359,20 @@ def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
     if form.kind == "float":
         limit(scalars.operand_of(item == item), "a NaN is looked for in a list, in which it may be itself,")
     return items_of(x).rows[0] == row[0]
+
+
+def _as_long_and_equal(x: Any, other: Any) -> Any:
+    """Return whether a list of ints or truths is equal to a plain list of such; another comparison is another use."""
+    kind = getattr(items_of(x).form, "kind", "float")
+    rows = None if type(other) is not list or kind not in ("int", "bool") else [number_row(n) for n in other]
+    if rows is None or any(row is None for row in rows) or _kind(x) is not list:
+        used_otherwise(x)
+    own = items_of(x).rows[0]
+    held = own.padded() if isinstance(own, Grown) else own
+    if held.shape[0] < len(other):
+        return False
+    equal = held[: len(other)].to(torch.int64) == torch.stack(rows) if rows else torch.ones(0, dtype=torch.bool)  # type: ignore[arg-type]  # none is None
+    return (length_of(x) == len(other)) & told(equal.all())
 
 
 def contained(x: Any, item: Any) -> Any:

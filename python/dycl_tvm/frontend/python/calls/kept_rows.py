@@ -174,14 +174,25 @@ def form_of(x: Any, name: str = "") -> Form | None:
     if isinstance(x, torch.Tensor):
         return Leaf(name, tuple(x.shape), x.dtype)
     if _is_plain_number(x) or scalars.is_symbolic(x):
-        kind = scalars._kind(scalars.operand_of(x))
-        return Leaf(name, (), _DTYPES[kind], kind)
+        return number_form(scalars._kind(scalars.operand_of(x)), name)
     fields = getattr(type(x), "_fields", None)
     if type(x) is not tuple and not (isinstance(x, tuple) and fields and type(x).__new__ is not tuple.__new__):
         return None
     parts = [form_of(i, f"{name}.{fields[k]}" if fields else f"{name}[{k}]") for k, i in enumerate(x)]
     known = tuple([part for part in parts if part is not None])
     return Pair(type(x), known) if known and len(known) == len(parts) else None
+
+
+def number_form(kind: str, name: str = "") -> Leaf:
+    """Return what an item is that is a number of a kind."""
+    return Leaf(name, (), _DTYPES[kind], kind)
+
+
+def number_row(x: Any) -> torch.Tensor | None:
+    """Return an int or a truth as a tensor of an int, if it is one."""
+    kind = scalars._kind(scalars.operand_of(x)) if scalars.is_symbolic(x) or _is_plain_number(x) else "float"
+    row = None if kind == "float" else number_form(kind).row(x)
+    return None if row is None else row[0].to(torch.int64)
 
 
 def _ragged_form_of(x: Grown, name: str) -> Form | None:

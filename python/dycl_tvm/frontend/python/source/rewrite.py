@@ -264,7 +264,7 @@ class Rewriter(ComprehensionRewriter):
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         """Rewrite a ``for`` loop."""
         name = self._fresh("for")
-        iterated = self._listed(node.iter) or self.visit(node.iter)
+        iterated = self.visit(node.iter)
         temporary = self._fresh("item")
         item = placed(
             ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "item", ast.Load()), [ast.Name(temporary, ast.Load())], []), node.target
@@ -282,14 +282,6 @@ class Rewriter(ComprehensionRewriter):
             TARGET=target,
             ASSIGN=assign,
         )
-
-    def _listed(self, node: ast.expr) -> ast.expr | None:
-        """Rewrite ``t.tolist()``, over which a loop goes."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return None
-        if node.func.attr != "tolist" or node.args or node.keywords:
-            return None
-        return operator_call("listed", node, self.visit(node.func))
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         """Rewrite a ``while`` loop."""

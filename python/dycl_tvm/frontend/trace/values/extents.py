@@ -219,9 +219,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 def decided(counter: Counter) -> int:
     """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
-    return one_of_few(
-        counter.value, counter.first, counter.last, lambda n: scalars.truth_operand(scalars.wrap(counter.value) == n)
-    )
+    return one_of_few(counter.value, counter.first, counter.last, lambda n: scalars.truth_operand(scalars.wrap(counter.value) == n))
 
 
 def decided_length(t: Grown, along: int) -> int:
