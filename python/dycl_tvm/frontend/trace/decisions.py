@@ -303,6 +303,7 @@ class Decisions:
 
         decision: Decision = self._builder.event(("loop",), make)
         decision.target, decision.clock = decision, next(clock)
+        decision.counts = False  # a path that repeats another one finds that out where that did
         return decision
 
     def checkpoint(self) -> Any:

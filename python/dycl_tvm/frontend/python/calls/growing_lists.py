@@ -90,7 +90,8 @@ class GrowingLists:
     def extended(self, x: Any, other: Any) -> None:
         """Let something stand for a list from now on that another makes longer by as many items as the run says, if anything can."""
         form = items_of(other).form
-        if isinstance(items_of(other).rows[0], Grown) and all(form_of(i) == form for i in x):
+        form = common([form, *map(form_of, x)])
+        if form is not None and isinstance(items_of(other).rows[0], Grown):
             self._stand_in(x, _Known(form))
 
     def _stand_in(self, x: Any, known: _Known) -> None:

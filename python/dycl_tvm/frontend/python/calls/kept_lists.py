@@ -19,12 +19,13 @@ import torch
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_rows import (
     Form,
+    HasRows,
     Leaf,
     beginning,
     common,
     form_of,
     in_form,
-    is_ragged,
+    is_even,
     number_row,
     row_of,
     settled,
@@ -115,7 +116,7 @@ class KeptMethod(OwnValue):
         return self._do(*given, **named)
 
 
-class KeptList(Sealed, ByIndex):
+class KeptList(Sealed, ByIndex, HasRows):
     """Stands for a list or deque; see :func:`_kind_of`."""
 
     __slots__ = ("_items",)
@@ -203,6 +204,10 @@ class KeptList(Sealed, ByIndex):
         for item in reversed(items):
             made.insert(0, item)
         return made
+
+    def held(self) -> tuple[Form, list[torch.Tensor]]:
+        """Return what an item is, and the tensors that have the items as their rows."""
+        return items_of(self).form, items_of(self).rows
 
     def __len__(self) -> int:
         rows = items_of(self).rows[0]
@@ -388,6 +393,7 @@ def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list
     if row is None:
         _widen_for(items, form_of(settled(item)))
         used_otherwise(x)
+    _hold(x, item)
     columns = zip(items.form.leaves, items.rows, row, items.form.sources(settled(item)))
     return [
         made if leaf.kind else _with_identity(x, rows, source, made)
@@ -425,6 +431,8 @@ class _Appended(OfOneRun):
 
     def __init__(self) -> None:
         self.items: dict[int, list[Identity]] = {}
+        #: Tuples, dicts and lists of which a list knows what they held.
+        self.alive: list[Any] = []
 
 
 def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
@@ -453,7 +461,53 @@ def _take(x: Any, index: int) -> Any:
 def _item(x: Any, rows: list[torch.Tensor]) -> Any:
     """Return an item that is made of the rows of it."""
     form = items_of(x).form
-    return form.item(iter(rows), lambda row: _is_item(x, row))
+    return form.item(iter(rows), _Shown(x))
+
+
+class _Shown:
+    """Makes the parts of an item that the program gets of a list. What is changed of a dict or list would have to show there."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def tensor(self, t: torch.Tensor) -> torch.Tensor:
+        """Return a tensor, which is changed where it lies in the rows."""
+        return _is_item(self._of, t)
+
+    def numbers(self, rows: torch.Tensor, form: Leaf) -> Any:
+        """Return a list of numbers, which nothing may change."""
+        items = current().heap.born(Items(form, {form.name: rows}, None))
+        return self._held(stand_in(list, items, object.__getattribute__(_parent_of(self._of), "_used")))
+
+    def record(self, x: Any) -> Any:
+        """Return a tuple, or a dict, which nothing may change."""
+        return self._held(x)
+
+    def _held(self, made: Any) -> Any:
+        known = current().get(_Appended).items.get(id(_parent_of(self._of)), [])
+        join_identities(current().heap.born(made), [], _OneOfThem(), list(known))
+        _freeze(made)
+        return made
+
+
+def _hold(x: Any, item: Any) -> None:
+    """Note that a list holds the tuples, dicts and lists in an item: a change of one is refused from now on."""
+    item = settled(item)
+    if isinstance(item, (tuple, dict)):
+        for part in item.values() if isinstance(item, dict) else item:
+            _hold(x, part)
+    if isinstance(item, (tuple, dict, list)) or issubclass(type(item), KeptList):
+        appended = current().get(_Appended)
+        appended.items.setdefault(id(_parent_of(x)), []).append(identity_of(item))
+        appended.alive.append(item)
+        _freeze(item)
+
+
+def _freeze(x: Any) -> None:
+    if issubclass(type(x), KeptList):
+        items_of(x).loops += 1
+    elif not isinstance(x, tuple):
+        current().heap.guarded[id(x)] = _OneOfThem()
 
 
 def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
@@ -502,7 +556,7 @@ class KeptLists:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
         x: Any = initial.place.owner
         form = form_of(now.items[-1].obj) if type(x) in _KINDS and now.items else None
-        if form is None or is_ragged(form) or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
+        if form is None or not is_even(form) or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
             return False
         if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
@@ -550,7 +604,7 @@ class KeptLists:
         """Return what the network returns: a list whose length is a number of the run as the rows that it is, others item by item."""
         if issubclass(type(value), KeptList):
             items = items_of(value)
-            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown) or is_ragged(items.form)
+            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown) or not is_even(items.form)
             return as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
         if type(value) not in (tuple, list, dict):
             return value
