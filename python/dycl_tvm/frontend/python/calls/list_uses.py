@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod, as_i
 from dycl_tvm.frontend.python.calls.kept_rows import Leaf, Ragged, told
 from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.bytecode import only_stores_attributes
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -203,7 +204,9 @@ _KEEPING = frozenset(["append", "appendleft", "insert", "setdefault"])
 
 
 def only_keeps(callee: Any) -> bool:
-    """Whether native code makes an item of a list that it is given, and does nothing else with it."""
+    """Whether native code makes an item or an attribute of a list that it is given, and does nothing else with it."""
+    if isinstance(callee, type):
+        return only_stores_attributes(callee)
     return type(callee) is types.BuiltinFunctionType and type(callee.__self__) in (list, deque, dict) and callee.__name__ in _KEEPING
 
 
