@@ -52,6 +52,8 @@ class Decision:
     most: int | None = None
     #: How many trips of such a loop are unrolled at first, because fewer did not do elsewhere.
     begins_with: int = 0
+    #: Of a loop over a range whose end the run tells: so many trips it makes at most; None if they are too many for buffers.
+    trips: int | None = None
     #: Whether a loop is rolled though Python knows its condition, because paths part in its trips; False if that did not do.
     alike: bool | None = None
     #: Whether the condition of such a loop is being computed: there, the number of a trip may decide a test.

@@ -23,6 +23,7 @@ from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.extents import ends_of
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_parts import row_of
 from dycl_tvm.hcfg.nodes import Value
@@ -173,6 +174,7 @@ class For(Loop):
             self._leave_normally([capture_path(self._variables, self._outer.mark)])
             return
         self._enter_rolled(self._variables)
+        self._loop.trips = _most_trips(index, counted)
         self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
         self._rolling = True
         while self._rolling:
@@ -190,3 +192,14 @@ class For(Loop):
         if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
             return False
         return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
+
+
+#: What grows in a loop of no more trips is a buffer for all of them.
+_MOST_TRIPS = 1024
+
+
+def _most_trips(first: Any, counted: SymbolicRange) -> int | None:
+    """Return how many trips a loop makes at most; None if that is not known, or they are many."""
+    (least, _), (_, end) = [ends_of(x) for x in ((first, counted.stop) if counted.step > 0 else (counted.stop, first))]
+    trips = max(-(-(end - least) // abs(counted.step)), 0)
+    return trips if trips <= _MOST_TRIPS else None

@@ -75,7 +75,7 @@ class Growth:
         self._not_steady: set[Path] = set()
         #: The tensors that may lie in memory otherwise than contiguously.
         self._scattered: set[Path] = set()
-        self._last, self._attempts = (loop.most or 1) - 1, 0
+        self._last, self._attempts = (loop.most or 1) - 1 if loop.trips is None else loop.trips, 0
         #: Whether the loop may end at its header, and then surely does when that is reached for the last time: that is claimed at first.
         self._tested, self._claimed, self._claims = False, False, True
         self._broken = False
@@ -232,6 +232,8 @@ class Growth:
         if self._tested and self._claims and not self._claimed:
             self._claims = False  # the buffers at the header were made for it
             return False
+        if self._loop.trips is not None:
+            return True
         try:
             found = most_trips(header, counter, entry)
         except Broken:
