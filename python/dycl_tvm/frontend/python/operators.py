@@ -68,6 +68,7 @@ __all__ = [
     "class_of",
     "code",
     "compare",
+    "computed",
     "delattr",
     "delitem",
     "each_of",
@@ -139,6 +140,16 @@ def new(x: Any) -> Any:
     if isinstance(x, (types.FunctionType, type)):
         program().trampolines.reach(x)
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
+
+
+def computed(x: Any) -> Any:
+    """Note that a container is made here, if it is one that a binary operator gives."""
+    if type(x) is list:
+        return current().get(GrowingLists).made(x, sys._getframe(1))
+    return current().heap.born(x) if type(x) in _MADE_BY_OPERATORS else x
+
+
+_MADE_BY_OPERATORS = frozenset((dict, set, deque, bytearray, OrderedDict, defaultdict, Counter))
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------------

@@ -220,6 +220,22 @@ class Growth:
         assert self.counter is not None
         return current().builder.host_op("add", (self.counter.value, 1), INT)
 
+    @staticmethod
+    def _proved(header: Block, counter: Counter, entry: list[Operand]) -> tuple[int | None, bool]:
+        """Return how many trips end at most, if that is proved, and whether what was claimed of the loop may not hold.
+
+        A path that repeats another one finds what that did: what comes behind the loop is there by then, and may lead back to it.
+        """
+
+        def prove() -> tuple[int | None, bool]:
+            try:
+                return most_trips(header, counter, entry), False
+            except Broken:
+                return None, True
+
+        proved: tuple[int | None, bool] = current().builder.event(("trips",), prove)
+        return proved
+
     def is_proved(self, header: Block, entry: list[Operand]) -> bool:
         """Whether the loop ends within the trips that were assumed; if not, more are assumed in the next round.
 
@@ -234,9 +250,8 @@ class Growth:
             return False
         if self._loop.trips is not None:
             return True
-        try:
-            found = most_trips(header, counter, entry)
-        except Broken:
+        found, breaks = self._proved(header, counter, entry)
+        if breaks:
             self._broken = not (self._tested and self._claims)
             self._claims = False
             return False
