@@ -126,8 +126,9 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return _construct(callee.__self__, args, kwargs)
         if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
             return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
-        if callee.__name__ == "tolist" and type(callee.__self__) is Grown and not (args or kwargs):
-            numbers = current().get(GrowingLists).of_numbers(callee.__self__, users_frame())
+        owner = getattr(callee, "__self__", None)
+        if callee.__name__ == "tolist" and type(owner) is Grown and not (args or kwargs):
+            numbers = current().get(GrowingLists).of_numbers(owner, users_frame())
             if numbers is not None:
                 return numbers
         if searches(callee, args, kwargs):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.kept_items import Items, KeptMethod
 from dycl_tvm.frontend.python.calls.kept_rows import (
     Form,
     HasRows,
@@ -35,10 +36,8 @@ from dycl_tvm.frontend.python.calls.sealed import Sealed, is_stagings, sealed_ki
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.join.captured import PlaceState
-from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -50,36 +49,6 @@ from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
-
-
-class Items:
-    """What such a list holds: a place that lives on between calls."""
-
-    def __init__(self, form: Form, rows: Mapping[str, torch.Tensor], of: Any) -> None:
-        #: What one item is, and the attributes of this that have the items as their rows.
-        self.form, self.columns = form, [f"items{name}" for name in rows]
-        vars(self).update(zip(self.columns, rows.values()))
-        self.most, self.is_deque = getattr(of, "maxlen", None), isinstance(of, collections.deque)
-        #: Of a copy: what it was copied of.
-        self.parent: Any = None
-        #: Called where paths leave the list with different lengths, before they part.
-        self.differs: Callable[[], None] | None = None
-        #: Called with what all items are, where one comes that is none of those known before.
-        self.widen: Callable[[Form], None] | None = None
-        #: How many rolled loops go over the items.
-        self.loops = 0
-
-    @property
-    def rows(self) -> list[torch.Tensor]:
-        """The tensors that have the items as their rows."""
-        found = [vars(self)[name] for name in self.columns]
-        if self.differs is not None and any(isinstance(rows, Poison) for rows in found):
-            self.differs()
-        made = [settled(rows) for rows in found]
-        for rows in made:
-            if isinstance(rows, Grown):
-                rows.contiguous_ = True  # so was each item, whatever joined the rows
-        return made
 
 
 def _not_in_a_list(item: Any) -> str:
@@ -101,19 +70,6 @@ class _OneOfThem:
     def refuse(self, reason: str, others: object = "") -> None:
         """Refuse to read one after a change of the other, or to say whether they are one."""
         raise UnsupportedError(reason, current().origin(), "append a copy: self.kept.append(x.clone())")
-
-
-class KeptMethod(OwnValue):
-    """A method of such a list; it does not lead to it."""
-
-    __slots__ = ("_do",)
-
-    def __init__(self, do: Callable[..., Any]) -> None:
-        self._do = do
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Do it; what is given by name, and is no argument of it, is another use."""
-        return self._do(*given, **named)
 
 
 class KeptList(Sealed, ByIndex, HasRows):

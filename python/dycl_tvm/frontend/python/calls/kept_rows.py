@@ -235,7 +235,7 @@ class Pair:
 
     def described(self, columns: Iterator[torch.Tensor]) -> Any:
         """Return what stands for each item in the description of a result, of the tensors that hold all items."""
-        return self._of([part.described(columns) for part in self.parts])
+        return self._of([part.described(columns) for part in self.parts if isinstance(part, (Leaf, Pair))])  # it is even
 
     def _of(self, items: list[Any]) -> Any:
         return self.cls(*items) if hasattr(self.cls, "_fields") else self.cls(items)
