@@ -21,7 +21,7 @@ def front(x):
 
 
 def told(part, factor=1.0):
-    known = [i for i, _ in enumerate(part.tolist()) if i % 2]
+    known = [i for i, _ in enumerate(part.unbind()) if i % 2]
     return {"n": len(known), "part": part, "all": (len(part), 2.0)}, factor * len(known)
 
 
@@ -34,14 +34,14 @@ def of_two_lengths(x):
     a, b = front(x), x[: int((x > 0.7).sum())]
 
     def both(a, b):
-        return len(a.tolist()) * 10 + len(b.tolist()), a.sum() + b.sum()
+        return len(a.unbind()) * 10 + len(b.tolist()), a.sum() + b.sum()
 
     return both(a, b), both(b, b)
 
 
 def calls_in_calls(x):
     def inner(part):
-        return sum(1 for v in part.tolist() if v is not None), part * 2
+        return sum(1 for v in part.unbind() if v is not None), part * 2
 
     def outer(part):
         n, twice = inner(part)
@@ -52,7 +52,7 @@ def calls_in_calls(x):
 
 def lists_that_differ(x):
     def numbers(part):
-        return part.tolist()
+        return part.unbind()
 
     part = front(x)
     return numbers(part), sum(numbers(part)), len(numbers(part))
@@ -63,14 +63,14 @@ def variables_around(x):
 
     def count(part):
         nonlocal n
-        for _ in part.tolist():
+        for _ in part.unbind():
             n += 1
 
     def change(part):
         nonlocal y
         y = y + 1
         if x[0] > 0.7:
-            y = y * len(part.tolist())
+            y = y * len(part.unbind())
 
     count(front(x))
     change(front(x))
@@ -79,7 +79,7 @@ def variables_around(x):
 
 def early(x):
     def first(part, otherwise):
-        items = part.tolist()
+        items = part.unbind()
         if len(items) < 2:
             return otherwise
         if items[1] > 1.5:
@@ -91,14 +91,14 @@ def early(x):
 
 def errors(x):
     def second(part):
-        return part.tolist()[1]
+        return part.unbind()[1]
 
     return second(front(x)) * 2
 
 
 def errors_that_are_caught(x):
     def second(part):
-        return part.tolist()[1]
+        return part.unbind()[1]
 
     try:
         return second(front(x)), "there"
@@ -113,7 +113,7 @@ def what_it_leaves(x):
         nonlocal x
         log[0] = log[0] + 1
         x = x * 2
-        last["n"] = len(part.tolist())
+        last["n"] = len(part.unbind())
         log[0] = log[0] * last["n"]
         return part
 
@@ -126,7 +126,7 @@ def in_place(x):
 
     def scale(part, y):
         y.mul_(3)
-        y[0] += len(part.tolist())
+        y[0] += len(part.unbind())
         return y
 
     return scale(front(x), y), y
@@ -145,7 +145,7 @@ def in_a_loop(x):
 
 def in_a_branch(x):
     def count(part):
-        return len(part.tolist()) * part.sum()
+        return len(part.unbind()) * part.sum()
 
     if x.sum() > 0:
         return count(front(x))
@@ -164,7 +164,7 @@ def under_try_and_with(x):
     def count(part):
         with noted():
             try:
-                return len(part.tolist())
+                return len(part.unbind())
             finally:
                 entered.append(3)
 
@@ -175,7 +175,7 @@ def iterators(x):
     it = iter([1.0, 2.0, 3.0])
 
     def take(part):
-        return next(it) + len(part.tolist())
+        return next(it) + len(part.unbind())
 
     return take(front(x)), next(it)
 
@@ -184,14 +184,14 @@ def draws(x):
     torch.manual_seed(3)
 
     def drawn(part):
-        return torch.rand(2) + len(part.tolist())
+        return torch.rand(2) + len(part.unbind())
 
     return drawn(front(x)), torch.rand(2)
 
 
 def generators(x):
     def items(part):
-        for v in part.tolist():
+        for v in part.unbind():
             yield v + 1
 
     return sum(items(front(x)))
@@ -199,7 +199,7 @@ def generators(x):
 
 def kinds(x):
     def shape(part):
-        items = part.tolist()
+        items = part.unbind()
         return None if not items else "one" if len(items) == 1 else torch.stack([part.sum()] * 2)
 
     return shape(front(x))
@@ -209,7 +209,7 @@ def in_many_rows(x):
     rows = [front(x * s) for s in (1.0, -1.0, 0.5)]
 
     def of(row):
-        flags = [v is None for v in row.tolist()]
+        flags = [v is None for v in row.unbind()]
         return [i for i, f in enumerate(flags) if f], (1, 1 + len(row))
 
     return [of(row) for row in rows]
@@ -259,7 +259,7 @@ class Counter(nn.Module):
 
     def lengths(self, part):
         self.seen += 1
-        return sum(1 for _ in part.tolist()), part
+        return sum(1 for _ in part.unbind()), part
 
     def forward(self, x):
         n, part = self.lengths(front(x))

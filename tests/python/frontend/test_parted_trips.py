@@ -94,6 +94,16 @@ def loops_within(x, n):
     return x
 
 
+def a_length_that_python_needs(x, n):
+    while x.sum() < n:
+        part = x[x > 1]
+        items = part.unbind()
+        x = x + 1 + len(items)
+        if len(part.unbind()) > 1:
+            x = x + items[1].abs() * 0.5
+    return x
+
+
 class Counts(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -116,6 +126,7 @@ PROGRAMS = [
     containers_of_other_lengths,
     leaves_before_they_part,
     loops_within,
+    a_length_that_python_needs,
     Counts(),
 ]
 

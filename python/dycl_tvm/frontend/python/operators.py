@@ -32,7 +32,6 @@ from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
-from dycl_tvm.frontend.python.flow.for_loops import Numbers
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.names import is_name, named
@@ -69,6 +68,7 @@ __all__ = [
     "class_of",
     "code",
     "compare",
+    "computed",
     "delattr",
     "delitem",
     "each_of",
@@ -140,6 +140,16 @@ def new(x: Any) -> Any:
     if isinstance(x, (types.FunctionType, type)):
         program().trampolines.reach(x)
     return current().heap.born(x) if isinstance(x, (*MUTABLE, types.FunctionType, type)) or hasattr(type(x), "__next__") else x
+
+
+def computed(x: Any) -> Any:
+    """Note that a container is made here, if it is one that a binary operator gives."""
+    if type(x) is list:
+        return current().get(GrowingLists).made(x, sys._getframe(1))
+    return current().heap.born(x) if type(x) in _MADE_BY_OPERATORS else x
+
+
+_MADE_BY_OPERATORS = frozenset((dict, set, deque, bytearray, OrderedDict, defaultdict, Counter))
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------------
@@ -269,11 +279,6 @@ class _Singleton:
 
 
 match_true, match_false, match_none = _Singleton(True), _Singleton(False), _Singleton(None)
-
-
-def listed(callee: Any) -> Any:
-    """``t.tolist()``, where a loop goes over its items."""
-    return Numbers.of(callee) or call(callee)
 
 
 # -- items and attributes ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dycl_tvm.errors import DyclError, UnsupportedError
@@ -52,6 +52,8 @@ class Decision:
     most: int | None = None
     #: How many trips of such a loop are unrolled at first, because fewer did not do elsewhere.
     begins_with: int = 0
+    #: Of a loop over a range whose end the run tells: so many trips it makes at most; None if they are too many for buffers.
+    trips: int | None = None
     #: Whether a loop is rolled though Python knows its condition, because paths part in its trips; False if that did not do.
     alike: bool | None = None
     #: Whether the condition of such a loop is being computed: there, the number of a trip may decide a test.
@@ -79,13 +81,27 @@ class Decision:
         return self.is_loop and (self.most is not None or self.alike is True)
 
 
+class Facts:
+    """What is known on the path at hand, because it has passed a test: the answers to conditions, and what numbers of the run are."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Value, bool] = {}
+        self.numbers: dict[Value, int] = {}
+
+    def clear(self) -> None:
+        """Forget all: another path begins."""
+        self.answers.clear()
+        self.numbers.clear()
+
+
 @dataclass(frozen=True)
 class Round:
-    """One run of the body of a rolled loop, which began at an event and at a moment."""
+    """One run of the body of a rolled loop, which began at an event and at a moment; ``facts`` hold to the end of a path through it."""
 
     began: int
     loop: Decision
     moment: int = 0
+    facts: Facts = field(default_factory=Facts)
 
 
 #: What to write where the calls of a recursion make something longer.
@@ -120,13 +136,13 @@ class Decisions:
         self._unrolled: dict[Origin | None, int] = {}
         #: Which loops were found to be rolled better, or not to be, whatever Python knows of their conditions.
         self._alike: dict[Origin | None, bool] = {}
-        #: The conditions whose answers are known on the path at hand, because a test of each was passed.
-        self.answers: dict[Value, bool] = {}
+        #: What is known to the end of the run at hand.
+        self._facts = Facts()
 
     def begin_run(self) -> None:
         """Forget what belongs to the run before."""
         self.opened, self.rolling, self.rolled, self.waiting = [], [], [], []
-        self.answers = {}
+        self._facts = Facts()
 
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
@@ -139,12 +155,14 @@ class Decisions:
         known = self.answer(cond)
         if known is not None:
             return known
+        reason, origin = "a truth test stands where both sides cannot be explored in place", origin or self._origin()
+        if self._parts_in_trip():
+            self.fork(self._parting(cond, origin).target, reason)
         if self.opened:
-            self.fork(self.opened[0].target, "a truth test stands where both sides cannot be explored in place")
+            self.fork(self.opened[0].target, reason)
         if self.rolling:
-            self.part_in_loop("a truth test stands where both sides cannot be explored in place", self._origin())
+            self.part_in_loop(reason, self._origin())
         builder = self._builder
-        origin = origin or self._origin()
         self._count(origin)
         then, orelse = builder.part(builder.here(), cond, origin)
         self.pending.append([*builder.events, orelse])
@@ -155,13 +173,30 @@ class Decisions:
 
     def answer(self, cond: Value) -> bool | None:
         """Return the answer to a test, if this run was started with it, or has passed a test of the same number."""
-        return self.answers[cond] if cond in self.answers else self.decided(cond)
+        known = next((facts.answers[cond] for facts in self._known() if cond in facts.answers), None)
+        return self.decided(cond) if known is None else known
+
+    def number(self, value: Value) -> int | None:
+        """Return what a number of the run is on the path at hand, if that was decided."""
+        return next((facts.numbers[value] for facts in self._known() if value in facts.numbers), None)
+
+    def note_number(self, value: Value, number: int) -> None:
+        """Note what a number of the run is, as tests have decided that it is no other."""
+        self._known()[-1].numbers[value] = number
+
+    def _known(self) -> list[Facts]:
+        """Return what is known on the path at hand: to the end of the run, and to the end of each trip of a rolled loop around it."""
+        return [self._facts, *[trip.facts for trip in self.rolling]]
 
     def _note(self, cond: Operand, answer: bool) -> bool:
-        others = self.opened or self.rolling or self.waiting  # the path is joined with one that may have another answer
+        others = not self._parts_in_trip() and (self.opened or self.rolling or self.waiting)  # joined with a path of another answer
         if not others and isinstance(cond, Value):
-            self.answers[cond] = answer
+            self._known()[-1].answers[cond] = answer
         return answer
+
+    def _parts_in_trip(self) -> bool:
+        """Whether paths may part in the trip at hand, and meet at its end."""
+        return bool(self.rolling) and self.rolling[-1].loop.parts
 
     def decided(self, cond: Operand) -> bool | None:
         """Return the decision that this run was started with for the test at hand, if there is one."""
@@ -196,11 +231,13 @@ class Decisions:
         In a trip of a rolled loop they part to the end of the trip, whatever is open around the loop, and whatever waits behind it.
         """
         known = self.answer(flag)
-        if known is not None:
-            return known
-        decision = self._make(flag, False)
+        return self._parting(flag, origin) if known is None else known
+
+    def _parting(self, cond: Value, origin: Origin | None) -> Decision:
+        """Return what parts the paths at the place at hand by a condition."""
+        decision = self._make(cond, False)
         decision.origin = origin or decision.origin
-        if self.rolling and self.rolling[-1].loop.parts:
+        if self._parts_in_trip():
             trip = self.rolling[-1]
             inside = [d for d in self.opened if d.index >= trip.began and (d.joins or d.bound_for > trip.moment)]
             decision.target = inside[0].target if inside else decision
@@ -268,6 +305,7 @@ class Decisions:
 
         decision: Decision = self._builder.event(("loop",), make)
         decision.target, decision.clock = decision, next(clock)
+        decision.counts = False  # a path that repeats another one finds that out where that did
         return decision
 
     def checkpoint(self) -> Any:

@@ -28,8 +28,7 @@ def counters_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Counter]:
     """Return the counters of the tensors among arguments whose length is known only at run time, and may be tried."""
     lengths = [n for x in (*args, *kwargs.values()) if type(x) is Grown for n in x.lengths.values() if n.settled is None]
     counters = {id(n.counter): n.counter for n in lengths}
-    known = current().get(Deciding).numbers
-    return [c for c in counters.values() if c.value not in known and can_be_tried(c)]
+    return [c for c in counters.values() if current().decisions.number(c.value) is None and can_be_tried(c)]
 
 
 def tried_by_length(run: Run, counters: list[Counter]) -> Any:

@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.calls.caches import DISPATCH, cached_call, dispatc
 from dycl_tvm.frontend.python.calls.comprehensions import taken
 from dycl_tvm.frontend.python.calls.context_variables import change_variable, changes_variable
 from dycl_tvm.frontend.python.calls.effects import about_callee, watching
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists, users_frame
 from dycl_tvm.frontend.python.calls.iterators import ADOPTED, adopted
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod
 from dycl_tvm.frontend.python.calls.lifetimes import check_lifetime
@@ -54,6 +55,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recording import check_modes
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Origin
@@ -124,6 +126,11 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
             return _construct(callee.__self__, args, kwargs)
         if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
             return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
+        owner = getattr(callee, "__self__", None)
+        if callee.__name__ == "tolist" and type(owner) is Grown and not (args or kwargs):
+            numbers = current().get(GrowingLists).of_numbers(owner, users_frame())
+            if numbers is not None:
+                return numbers
         if searches(callee, args, kwargs):
             return search(callee, args)
         args = with_known_key(callee, args)

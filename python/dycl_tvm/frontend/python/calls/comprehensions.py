@@ -10,11 +10,10 @@ import sys
 import types
 from collections.abc import Callable
 from operator import itemgetter
-from types import FrameType
 from typing import Any, NoReturn, cast
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
+from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists, users_frame
 from dycl_tvm.frontend.python.calls.iterators import Filter, OwnIterator, own
 from dycl_tvm.frontend.python.calls.kept_lists import KeptMethod
 from dycl_tvm.frontend.python.flow.branches import ifexp
@@ -153,7 +152,7 @@ def extreme_by_key(callee: Any, items: Any, given: dict[str, Any]) -> Any:
 
 def listed(x: Any, of: str = "items", made_of: Callable[[Any], Any] = _itself) -> Any:
     """Return a list of what is made of the items that an iterator gives."""
-    made, items, each = current().get(GrowingLists).made([], _users_frame(), of), x, _put
+    made, items, each = current().get(GrowingLists).made([], users_frame(), of), x, _put
     if issubclass(type(x), RunTimeGenerator):
         if _was_used(x):
             return made
@@ -181,14 +180,6 @@ def _collected(made: Any, items: Any, each: Each, made_of: Callable[[Any], Any] 
 
     each_of(items, lambda item: each(put, item))
     return made
-
-
-def _users_frame() -> FrameType:
-    """Return the frame of the program's code that calls what staging stands for."""
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith("dycl_tvm.frontend.") and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
 
 
 def quantified_items(x: Any, every: bool) -> Any:

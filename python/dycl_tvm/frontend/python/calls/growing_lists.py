@@ -8,7 +8,8 @@ the program where it is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.calls.kept_lists import Items, items_of, stand_in
-from dycl_tvm.frontend.python.calls.kept_rows import Form, form_of
+from dycl_tvm.frontend.python.calls.kept_rows import Form, common, form_of, number_form
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut
@@ -34,6 +35,12 @@ class _Known:
 
     form: Form
     varies: bool = False
+    #: How often the form was made one for other items too.
+    widened: int = 0
+
+
+#: So often is room made for other items: each time staging begins anew.
+_MOST_WIDENINGS = 4
 
 
 class _Made(OfOneRun):
@@ -51,28 +58,40 @@ class GrowingLists:
 
     def made(self, x: list[Any], frame: FrameType, of: str = "") -> Any:
         """Return a list that code makes just now, or what stands for it; ``of``: which one of those that one call makes."""
-        code = frame.f_code
-        place = code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti, of
+        place = _place_of(frame, of)
         heap, known = current().heap, self.stand_ins.known.get(place)
         if known is None:
             current().get(_Made).places[id(x)] = place
             return heap.born(x)
         items = heap.born(Items(known.form, _no_rows(known), None))
         items.differs = None if known.varies else lambda: self._vary(place)
+        items.widen = self._widen(place) if known.widened < _MOST_WIDENINGS else None
         found = heap.born(stand_in(list, items, lambda: self._used(place)))
         found.extend(x)
         return found
 
+    def of_numbers(self, t: torch.Tensor, frame: FrameType) -> Any:
+        """Return what stands for ``t.tolist()``, of as many numbers as the run says; None where that is given by other means."""
+        place = _place_of(frame, "tolist")
+        if type(t) is not Grown or t.dim_() != 1 or t.length.settled is not None or t.is_complex() or place in self.stand_ins.given_up:
+            return None
+        kind = "bool" if t.dtype == torch.bool else "float" if t.dtype.is_floating_point else "int"
+        form = number_form(kind)
+        self.stand_ins.known[place] = _Known(form)
+        items = current().heap.born(Items(form, {form.name: t.to(form.dtype, copy=True)}, None))
+        return current().heap.born(stand_in(list, items, lambda: self._used(place)))
+
     def outgrown(self, x: Any, items: Sequence[Any], by_path: bool) -> None:
         """Let something stand for a list from now on that a loop leaves with more items than it had, if anything can."""
-        forms = [form_of(i) for i in items]
-        if forms and forms[0] is not None and all(f == forms[0] for f in forms):
-            self._stand_in(x, _Known(forms[0], by_path))
+        form = common([form_of(i) for i in items]) if items else None
+        if form is not None:
+            self._stand_in(x, _Known(form, by_path))
 
     def extended(self, x: Any, other: Any) -> None:
         """Let something stand for a list from now on that another makes longer by as many items as the run says, if anything can."""
         form = items_of(other).form
-        if isinstance(items_of(other).rows[0], Grown) and all(form_of(i) == form for i in x):
+        form = common([form, *map(form_of, x)])
+        if form is not None and isinstance(items_of(other).rows[0], Grown):
             self._stand_in(x, _Known(form))
 
     def _stand_in(self, x: Any, known: _Known) -> None:
@@ -90,12 +109,33 @@ class GrowingLists:
         reason = f"{refusal.reason}\nNo tensor can have the items of the list as its rows, because of\n{where}"
         return type(refusal)(reason, refusal.origin, refusal.suggestion)
 
+    def _widen(self, place: Place) -> Callable[[Form], None]:
+        def widen(form: Form) -> None:
+            known = self.stand_ins.known[place]
+            known.form, known.widened = form, known.widened + 1
+            begin_anew()
+
+        return widen
+
     def _vary(self, place: Place) -> None:
         self.stand_ins.known[place].varies = True
         begin_anew()
 
     def _used(self, place: Place) -> NoReturn:
         self.stand_ins.used(place, UnsupportedError("this cannot be done with such rows", current().origin()))
+
+
+def _place_of(frame: FrameType, of: str) -> Place:
+    code = frame.f_code
+    return code.co_filename, code.co_firstlineno, code.co_name, frame.f_lasti, of
+
+
+def users_frame() -> FrameType:
+    """Return the frame of the program's code that calls what staging stands for."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith("dycl_tvm.frontend.") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _no_rows(known: _Known) -> dict[str, torch.Tensor]:

@@ -9,22 +9,35 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.python.calls.kept_rows import Form, Leaf, beginning, form_of, row_of, settled, told
-from dycl_tvm.frontend.python.calls.sealed import Sealed, sealed_kind
+from dycl_tvm.frontend.python.calls.kept_items import Items, KeptMethod
+from dycl_tvm.frontend.python.calls.kept_rows import (
+    Form,
+    HasRows,
+    Leaf,
+    beginning,
+    common,
+    form_of,
+    in_form,
+    is_even,
+    number_row,
+    row_of,
+    settled,
+    told,
+)
+from dycl_tvm.frontend.python.calls.sealed import Sealed, is_stagings, sealed_kind
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
 from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn
 from dycl_tvm.frontend.python.program import program
-from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import attribute_of
 from dycl_tvm.frontend.trace.join.captured import PlaceState
-from dycl_tvm.frontend.trace.join.poison import Poison
 from dycl_tvm.frontend.trace.results import Rows
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -36,34 +49,6 @@ from dycl_tvm.frontend.trace.values.raising import limit
 from dycl_tvm.frontend.trace.values.recorder import item as number
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
-
-
-class Items:
-    """What such a list holds: a place that lives on between calls."""
-
-    def __init__(self, form: Form, rows: Mapping[str, torch.Tensor], of: Any) -> None:
-        #: What one item is, and the attributes of this that have the items as their rows.
-        self.form, self.columns = form, [f"items{name}" for name in rows]
-        vars(self).update(zip(self.columns, rows.values()))
-        self.most, self.is_deque = getattr(of, "maxlen", None), isinstance(of, collections.deque)
-        #: Of a copy: what it was copied of.
-        self.parent: Any = None
-        #: Called where paths leave the list with different lengths, before they part.
-        self.differs: Callable[[], None] | None = None
-        #: How many rolled loops go over the items.
-        self.loops = 0
-
-    @property
-    def rows(self) -> list[torch.Tensor]:
-        """The tensors that have the items as their rows."""
-        found = [vars(self)[name] for name in self.columns]
-        if self.differs is not None and any(isinstance(rows, Poison) for rows in found):
-            self.differs()
-        made = [settled(rows) for rows in found]
-        for rows in made:
-            if isinstance(rows, Grown):
-                rows.contiguous_ = True  # so was each item, whatever joined the rows
-        return made
 
 
 def _not_in_a_list(item: Any) -> str:
@@ -87,20 +72,7 @@ class _OneOfThem:
         raise UnsupportedError(reason, current().origin(), "append a copy: self.kept.append(x.clone())")
 
 
-class KeptMethod(OwnValue):
-    """A method of such a list; it does not lead to it."""
-
-    __slots__ = ("_do",)
-
-    def __init__(self, do: Callable[..., Any]) -> None:
-        self._do = do
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Do it; what is given by name, and is no argument of it, is another use."""
-        return self._do(*given, **named)
-
-
-class KeptList(Sealed, ByIndex):
+class KeptList(Sealed, ByIndex, HasRows):
     """Stands for a list or deque; see :func:`_kind_of`."""
 
     __slots__ = ("_items",)
@@ -146,9 +118,13 @@ class KeptList(Sealed, ByIndex):
 
     def extend(self, items: Any) -> None:
         """Add tensors behind the last."""
-        if issubclass(type(items), KeptList) and items_of(items).form == items_of(self).form and items is not self:
-            _put(self, [torch.cat(both) for both in zip(items_of(self).rows, items_of(items).rows)], newest_last=True)
-            return
+        if issubclass(type(items), KeptList) and items is not self:
+            own, other = items_of(self), items_of(items)
+            _widen_for(own, other.form)
+            columns = in_form(own.form, other.rows, other.form)
+            if columns is not None:
+                _put(self, [torch.cat(both) for both in zip(own.rows, columns)], newest_last=True)
+                return
         for item in items:
             self.append(item)
 
@@ -184,6 +160,10 @@ class KeptList(Sealed, ByIndex):
         for item in reversed(items):
             made.insert(0, item)
         return made
+
+    def held(self) -> tuple[Form, list[torch.Tensor]]:
+        """Return what an item is, and the tensors that have the items as their rows."""
+        return items_of(self).form, items_of(self).rows
 
     def __len__(self) -> int:
         rows = items_of(self).rows[0]
@@ -231,6 +211,14 @@ class KeptList(Sealed, ByIndex):
     def __contains__(self, item: Any) -> Any:
         found = contained(self, item)
         return item in as_it_was(self) if found is None else found
+
+    def __eq__(self, other: object) -> Any:
+        return self is other if is_stagings(sys._getframe(1)) else _as_long_and_equal(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self is not other if is_stagings(sys._getframe(1)) else scalars.logical_not(_as_long_and_equal(self, other))
+
+    __hash__ = Sealed.__hash__
 
     def count(self, item: Any) -> Any:
         """Return how many items are equal to one."""
@@ -334,6 +322,20 @@ def _equal_to(x: Any, item: Any) -> torch.Tensor | None:
     return items_of(x).rows[0] == row[0]
 
 
+def _as_long_and_equal(x: Any, other: Any) -> Any:
+    """Return whether a list of ints or truths is equal to a plain list of such; another comparison is another use."""
+    kind = getattr(items_of(x).form, "kind", "float")
+    rows = None if type(other) is not list or kind not in ("int", "bool") else [number_row(n) for n in other]
+    if rows is None or any(row is None for row in rows) or _kind(x) is not list:
+        used_otherwise(x)
+    own = items_of(x).rows[0]
+    held = own.padded() if isinstance(own, Grown) else own
+    if held.shape[0] < len(other):
+        return False
+    equal = held[: len(other)].to(torch.int64) == torch.stack(rows) if rows else torch.ones(0, dtype=torch.bool)  # type: ignore[arg-type]  # none is None
+    return (length_of(x) == len(other)) & told(equal.all())
+
+
 def contained(x: Any, item: Any) -> Any:
     """Return whether a number is in a list; None where the items are gone over one by one."""
     equal = _equal_to(x, item)
@@ -345,13 +347,26 @@ def _joined(x: Any, item: Any, make: Callable[[Any, Any], torch.Tensor]) -> list
     items = items_of(x)
     row = row_of(items.form, item)
     if row is None:
+        _widen_for(items, form_of(settled(item)))
         used_otherwise(x)
-    columns = zip(items.form.leaves, items.rows, row)
-    return [make(rows, t.unsqueeze(0)) if leaf.kind else _joined_tensors(x, rows, t, make) for leaf, rows, t in columns]
+    _hold(x, item)
+    columns = zip(items.form.leaves, items.rows, row, items.form.sources(settled(item)))
+    return [
+        made if leaf.kind else _with_identity(x, rows, source, made)
+        for leaf, rows, t, source in columns
+        if (made := make(rows, t.unsqueeze(0))) is not None
+    ]
 
 
-def _joined_tensors(x: Any, rows: torch.Tensor, item: torch.Tensor, make: Callable[[Any, Any], torch.Tensor]) -> torch.Tensor:
-    made = make(rows, item.unsqueeze(0))
+def _widen_for(items: Items, form: Form | None) -> None:
+    """Begin anew with room for items of another form, if there is one for all."""
+    wider = None if form is None or items.widen is None else common([items.form, form])
+    if wider is not None and wider != items.form:
+        items.widen(wider)  # type: ignore[misc]  # it is not None
+
+
+def _with_identity(x: Any, rows: torch.Tensor, item: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Note that rows with another one hold a tensor of the program's."""
     both, decision = [storage_of(rows), storage_of(item)], _OneOfThem()
     for storage in both:
         may_be_one(storage_of(made), storage, decision)
@@ -372,6 +387,8 @@ class _Appended(OfOneRun):
 
     def __init__(self) -> None:
         self.items: dict[int, list[Identity]] = {}
+        #: Tuples, dicts and lists of which a list knows what they held.
+        self.alive: list[Any] = []
 
 
 def _put(x: Any, columns: list[torch.Tensor], newest_last: bool) -> None:
@@ -400,7 +417,53 @@ def _take(x: Any, index: int) -> Any:
 def _item(x: Any, rows: list[torch.Tensor]) -> Any:
     """Return an item that is made of the rows of it."""
     form = items_of(x).form
-    return form.item(iter([row if leaf.kind else _is_item(x, row) for leaf, row in zip(form.leaves, rows)]))
+    return form.item(iter(rows), _Shown(x))
+
+
+class _Shown:
+    """Makes the parts of an item that the program gets of a list. What is changed of a dict or list would have to show there."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def tensor(self, t: torch.Tensor) -> torch.Tensor:
+        """Return a tensor, which is changed where it lies in the rows."""
+        return _is_item(self._of, t)
+
+    def numbers(self, rows: torch.Tensor, form: Leaf) -> Any:
+        """Return a list of numbers, which nothing may change."""
+        items = current().heap.born(Items(form, {form.name: rows}, None))
+        return self._held(stand_in(list, items, object.__getattribute__(_parent_of(self._of), "_used")))
+
+    def record(self, x: Any) -> Any:
+        """Return a tuple, or a dict, which nothing may change."""
+        return self._held(x)
+
+    def _held(self, made: Any) -> Any:
+        known = current().get(_Appended).items.get(id(_parent_of(self._of)), [])
+        join_identities(current().heap.born(made), [], _OneOfThem(), list(known))
+        _freeze(made)
+        return made
+
+
+def _hold(x: Any, item: Any) -> None:
+    """Note that a list holds the tuples, dicts and lists in an item: a change of one is refused from now on."""
+    item = settled(item)
+    if isinstance(item, (tuple, dict)):
+        for part in item.values() if isinstance(item, dict) else item:
+            _hold(x, part)
+    if isinstance(item, (tuple, dict, list)) or issubclass(type(item), KeptList):
+        appended = current().get(_Appended)
+        appended.items.setdefault(id(_parent_of(x)), []).append(identity_of(item))
+        appended.alive.append(item)
+        _freeze(item)
+
+
+def _freeze(x: Any) -> None:
+    if issubclass(type(x), KeptList):
+        items_of(x).loops += 1
+    elif not isinstance(x, tuple):
+        current().heap.guarded[id(x)] = _OneOfThem()
 
 
 def _is_item(x: Any, row: torch.Tensor) -> torch.Tensor:
@@ -449,7 +512,7 @@ class KeptLists:
         """Let something stand for a list in the next round that calls leave with other tensors in it; whether it can."""
         x: Any = initial.place.owner
         form = form_of(now.items[-1].obj) if type(x) in _KINDS and now.items else None
-        if form is None or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
+        if form is None or not is_even(form) or (initial.items and not all(form_of(c.obj) == form for c in initial.items)):
             return False
         if initial.items and not all(leaf.kind for leaf in form.leaves):  # a tensor may have another name
             return False
@@ -497,7 +560,7 @@ class KeptLists:
         """Return what the network returns: a list whose length is a number of the run as the rows that it is, others item by item."""
         if issubclass(type(value), KeptList):
             items = items_of(value)
-            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown)
+            is_plain = _kind(value) is not list or not isinstance(items.rows[0], Grown) or not is_even(items.form)
             return as_it_was(value) if is_plain else Rows(items.form.described(iter(items.rows)))
         if type(value) not in (tuple, list, dict):
             return value

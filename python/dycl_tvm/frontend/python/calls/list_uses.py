@@ -18,9 +18,10 @@ from dycl_tvm.frontend.python.calls.comprehensions import listed
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.iterators import Map, own
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, KeptMethod, as_it_was, items_of, length_of, used_otherwise
-from dycl_tvm.frontend.python.calls.kept_rows import Leaf, told
+from dycl_tvm.frontend.python.calls.kept_rows import Leaf, Ragged, told
 from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.python.source.bytecode import only_stores_attributes
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -203,7 +204,9 @@ _KEEPING = frozenset(["append", "appendleft", "insert", "setdefault"])
 
 
 def only_keeps(callee: Any) -> bool:
-    """Whether native code makes an item of a list that it is given, and does nothing else with it."""
+    """Whether native code makes an item or an attribute of a list that it is given, and does nothing else with it."""
+    if isinstance(callee, type):
+        return only_stores_attributes(callee)
     return type(callee) is types.BuiltinFunctionType and type(callee.__self__) in (list, deque, dict) and callee.__name__ in _KEEPING
 
 
@@ -219,6 +222,8 @@ def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
 
 def _stacked(callee: Any, x: Any, dim: Any = 0, **others: Any) -> torch.Tensor | None:
     form, rows = items_of(x).form, items_of(x).rows[0]
+    if isinstance(form, Ragged) and callee is not torch.stack and not others:
+        return _in_a_row(callee, x, dim)
     if others or not isinstance(form, Leaf) or form.kind:
         return None
     rank = len((rows.buffer if isinstance(rows, Grown) else rows).shape)
@@ -228,6 +233,17 @@ def _stacked(callee: Any, x: Any, dim: Any = 0, **others: Any) -> torch.Tensor |
     require(length_of(x) > 0, _error_of(callee))
     turned = torch.movedim(rows, 0, dim % dims)
     return (turned if callee is torch.stack else turned.flatten(dim % dims, dim % dims + 1)).clone()
+
+
+def _in_a_row(callee: Any, x: Any, dim: Any) -> torch.Tensor | None:
+    """Return what ``torch.cat`` makes of tensors of several lengths, along the dimension in which these differ."""
+    form, (rows, lengths) = items_of(x).form, items_of(x).rows
+    rank = len(form.data.shape)
+    if type(dim) is not int or not -rank <= dim < rank or dim % rank != form.along:
+        return None
+    require(length_of(x) > 0, _error_of(callee))
+    there = torch.arange(form.most) < lengths[:, None]
+    return torch.movedim(torch.movedim(rows, form.along + 1, 1)[there], 0, form.along).contiguous()
 
 
 def _error_of(callee: Any) -> Exception:

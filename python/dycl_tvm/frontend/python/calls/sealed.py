@@ -70,7 +70,7 @@ class Sealed(OwnValue):
         if name in type(self).written_by:
             type(self).note_written(self)
             return type(self).shown(object.__getattribute__(self, name))
-        if _is_stagings(sys._getframe(1)):
+        if is_stagings(sys._getframe(1)):
             raise AttributeError(name)
         _refuse(self)
 
@@ -82,7 +82,7 @@ class Sealed(OwnValue):
 
     def __eq__(self, other: object) -> Any:
         own = object.__getattribute__(self, "_kind").__eq__ is not object.__eq__
-        return _refuse(self) if own and not _is_stagings(sys._getframe(1)) else self is other
+        return _refuse(self) if own and not is_stagings(sys._getframe(1)) else self is other
 
     def __hash__(self) -> int:
         own = object.__getattribute__(self, "_kind").__hash__ is not object.__hash__
@@ -95,7 +95,8 @@ def _refuse(x: Sealed, *_args: Any, **_kwargs: Any) -> Any:
     object.__getattribute__(x, "_used")()
 
 
-def _is_stagings(frame: Any) -> bool:
+def is_stagings(frame: Any) -> bool:
+    """Whether a frame is of staging's own code, and does nothing for the program."""
     return frame.f_code.co_filename.startswith(_STAGING) and frame.f_code not in FOR_THE_PROGRAM
 
 

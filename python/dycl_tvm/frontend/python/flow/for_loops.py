@@ -17,16 +17,15 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.iteration import in_turn, iterate
 from dycl_tvm.frontend.python.flow.loops import FEWEST_TRIPS, Loop, keep_their_lengths
-from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.source.plain_progress import shown_items
 from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.extents import ends_of
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_parts import row_of
-from dycl_tvm.frontend.trace.values.recorder import item as item_of
 from dycl_tvm.hcfg.nodes import Value
 
 
@@ -42,31 +41,9 @@ class SymbolicRange:
         self.start, self.stop, self.step = start, stop, step
 
 
-class Numbers:
-    """The items of a tensor in a row as numbers of Python, of which there are as many as the run says."""
-
-    def __init__(self, items: Grown) -> None:
-        self.items = items
-
-    @classmethod
-    def of(cls, callee: Any) -> Numbers | None:
-        """Return what a call of ``tolist`` gives a loop within a recursion, where no path can be made for each number of items."""
-        t = getattr(callee, "__self__", None)
-        if (
-            not current().get(Recursions).under_way
-            or not isinstance(t, Grown)
-            or t.along != 0
-            or t.dim_() != 1
-            or callee.__name__ != "tolist"
-        ):
-            return None
-        copy = t.clone()  # what the loop writes to the tensor is not in the list
-        return cls(copy) if isinstance(copy, Grown) else None
-
-
 def is_rolled(items: Any) -> bool:
     """Whether a loop over something is rolled because the run says how many trips it has."""
-    if isinstance(items, (SymbolicRange, Numbers)) or in_turn(items) is not None:
+    if isinstance(items, SymbolicRange) or in_turn(items) is not None:
         return True
     return isinstance(items, Grown) and 0 in items.lengths
 
@@ -101,11 +78,6 @@ class For(Loop):
         if isinstance(items, Grown) and 0 in items.lengths:
             self._item_of = functools.partial(row_of, items)
             yield from self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables)
-            return
-        if isinstance(items, Numbers):
-            rows = items.items
-            self._item_of = lambda index: item_of(row_of(rows, index))
-            yield from self._iterate_rolled(SymbolicRange(0, rows.sizes()[0], 1), variables)
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
         self._variables = self._own(variables)
@@ -202,6 +174,7 @@ class For(Loop):
             self._leave_normally([capture_path(self._variables, self._outer.mark)])
             return
         self._enter_rolled(self._variables)
+        self._loop.trips = _most_trips(index, counted)
         self._header = Header(self._entry, self._loop, {"<index>": index, **self._hidden()}, self._around, self._outer.clock)
         self._rolling = True
         while self._rolling:
@@ -219,3 +192,14 @@ class For(Loop):
         if bounds is not None and not scalars.is_symbolic(index) and (index >= bounds[1] if counted.step > 0 else index <= bounds[0]):
             return False
         return truth(index < counted.stop if counted.step > 0 else index > counted.stop)
+
+
+#: What grows in a loop of no more trips is a buffer for all of them.
+_MOST_TRIPS = 1024
+
+
+def _most_trips(first: Any, counted: SymbolicRange) -> int | None:
+    """Return how many trips a loop makes at most; None if that is not known, or they are many."""
+    (least, _), (_, end) = [ends_of(x) for x in ((first, counted.stop) if counted.step > 0 else (counted.stop, first))]
+    trips = max(-(-(end - least) // abs(counted.step)), 0)
+    return trips if trips <= _MOST_TRIPS else None

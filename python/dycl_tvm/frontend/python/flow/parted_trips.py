@@ -74,6 +74,7 @@ class PartedTrips:
 
     def _begin(self, copied: int) -> None:
         session = current()
+        session.decisions.rolling[-1].facts.clear()
         if self._runs:  # what waits of other runs is joined with this one at the end of the trip only
             session.decisions.opened = list(self._runs[0].saved[1][0])
         saved = [len(w) for w in self._waiting], session.decisions.checkpoint(), exits().checkpoint()
@@ -102,6 +103,7 @@ class PartedTrips:
         for paths, count in zip(self._waiting, counts):
             del paths[count:]
         session.decisions.restore_checkpoint(decisions)
+        session.decisions.rolling[-1].facts.clear()
         exits().restore_checkpoint(left)
         builder.block = self._block
         builder.repeat([*own, then], run.copied, self._since)

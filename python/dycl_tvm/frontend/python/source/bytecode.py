@@ -88,6 +88,24 @@ def objection(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[
     return found
 
 
+def only_stores_attributes(cls: type) -> bool:
+    """Whether making an object of a class only stores what it is given in attributes, as that of a dataclass does."""
+    init: Any = cls.__init__  # type: ignore[misc]  # of the class that is asked for
+    plain = type(cls) is type and cls.__new__ is object.__new__ and cls.__setattr__ is object.__setattr__
+    if not plain or not isinstance(init, types.FunctionType) or init.__closure__:
+        return False
+    for i in dis.get_instructions(code_of(init)):
+        if i.opname == "STORE_ATTR":
+            if hasattr(type(getattr(cls, i.argval, None)), "__set__") and not inspect.ismemberdescriptor(getattr(cls, i.argval)):
+                return False
+        elif i.opname not in _NEUTRAL and _STORE in _LOCALS.get(i.opname, (_STORE,)) and i.opname not in _CONSTANT_OR_END:
+            return False
+    return True
+
+
+_CONSTANT_OR_END = ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE")
+
+
 def _is_leaf(x: Any) -> bool:
     return isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, *_CONSTANTS))
 

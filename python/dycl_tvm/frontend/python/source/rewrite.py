@@ -62,6 +62,10 @@ from dycl_tvm.frontend.python.source.syntax import (
 _HARMLESS_CONTEXTS = {"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast", "record_function"}
 
 
+#: Operators of which containers have some.
+_MAKING = (ast.Add, ast.Sub, ast.Mult, ast.BitOr, ast.BitAnd, ast.BitXor)
+
+
 class Rewriter(ComprehensionRewriter):
     """Rewrites one function. ``self.context`` is the stack of statements around the one at hand, within the function."""
 
@@ -264,7 +268,7 @@ class Rewriter(ComprehensionRewriter):
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         """Rewrite a ``for`` loop."""
         name = self._fresh("for")
-        iterated = self._listed(node.iter) or self.visit(node.iter)
+        iterated = self.visit(node.iter)
         temporary = self._fresh("item")
         item = placed(
             ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "item", ast.Load()), [ast.Name(temporary, ast.Load())], []), node.target
@@ -282,14 +286,6 @@ class Rewriter(ComprehensionRewriter):
             TARGET=target,
             ASSIGN=assign,
         )
-
-    def _listed(self, node: ast.expr) -> ast.expr | None:
-        """Rewrite ``t.tolist()``, over which a loop goes."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return None
-        if node.func.attr != "tolist" or node.args or node.keywords:
-            return None
-        return operator_call("listed", node, self.visit(node.func))
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         """Rewrite a ``while`` loop."""
@@ -470,11 +466,11 @@ class Rewriter(ComprehensionRewriter):
         return operator_call("joined", node, *map(_text_of, node.values))
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """Let ``"%d items" % n`` be such a text too."""
+        """Let ``"%d items" % n`` be such a text too; another operator may make a container."""
         self.generic_visit(node)
         if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
             return operator_call("percent", node, node.left, node.right)
-        return node
+        return operator_call("computed", node, node) if isinstance(node.op, _MAKING) else node
 
     def visit_Match(self, node: Any) -> Any:
         """Check the subject of a ``match``; patterns test the value itself, and ask by an operator whether it is True, False or None."""

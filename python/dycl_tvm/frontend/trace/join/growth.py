@@ -75,7 +75,7 @@ class Growth:
         self._not_steady: set[Path] = set()
         #: The tensors that may lie in memory otherwise than contiguously.
         self._scattered: set[Path] = set()
-        self._last, self._attempts = (loop.most or 1) - 1, 0
+        self._last, self._attempts = (loop.most or 1) - 1 if loop.trips is None else loop.trips, 0
         #: Whether the loop may end at its header, and then surely does when that is reached for the last time: that is claimed at first.
         self._tested, self._claimed, self._claims = False, False, True
         self._broken = False
@@ -220,6 +220,22 @@ class Growth:
         assert self.counter is not None
         return current().builder.host_op("add", (self.counter.value, 1), INT)
 
+    @staticmethod
+    def _proved(header: Block, counter: Counter, entry: list[Operand]) -> tuple[int | None, bool]:
+        """Return how many trips end at most, if that is proved, and whether what was claimed of the loop may not hold.
+
+        A path that repeats another one finds what that did: what comes behind the loop is there by then, and may lead back to it.
+        """
+
+        def prove() -> tuple[int | None, bool]:
+            try:
+                return most_trips(header, counter, entry), False
+            except Broken:
+                return None, True
+
+        proved: tuple[int | None, bool] = current().builder.event(("trips",), prove)
+        return proved
+
     def is_proved(self, header: Block, entry: list[Operand]) -> bool:
         """Whether the loop ends within the trips that were assumed; if not, more are assumed in the next round.
 
@@ -232,9 +248,10 @@ class Growth:
         if self._tested and self._claims and not self._claimed:
             self._claims = False  # the buffers at the header were made for it
             return False
-        try:
-            found = most_trips(header, counter, entry)
-        except Broken:
+        if self._loop.trips is not None:
+            return True
+        found, breaks = self._proved(header, counter, entry)
+        if breaks:
             self._broken = not (self._tested and self._claims)
             self._claims = False
             return False

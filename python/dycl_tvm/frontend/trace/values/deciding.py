@@ -18,18 +18,9 @@ FEW = 17
 
 
 class Deciding(OfOneRun):
-    """What is decided on the path at hand.
-
-    Attributes
-    ----------
-    numbers : dict
-        What numbers of the run are on it.
-    tried : list of Counter
-        Those of which each may be tried in a call around the place at hand.
-    """
+    """The counters of which each number may be tried in a call around the place at hand."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Value, int] = {}
         self.tried: list[Counter] = []
 
 
@@ -40,21 +31,22 @@ def can_be_tried(counter: Counter) -> bool:
 
 def known_length(length: Length, refuse: Callable[[], Any]) -> int | None:
     """Return a length that Python needs, if it is known; where a call around tries each length, begin to."""
-    counter, deciding = length.counter, current().get(Deciding)
+    counter = length.counter
     if length.settled is not None:
         return length.settled
-    if counter.value in deciding.numbers:
-        return length.at(deciding.numbers[counter.value])
-    if any(c is counter for c in deciding.tried):
+    known = current().decisions.number(counter.value)
+    if known is not None:
+        return length.at(known)
+    if any(c is counter for c in current().get(Deciding).tried):
         raise LengthNeeded(counter, refuse)
     return None
 
 
 def one_of_few(value: Value, least: int, most: int, is_it: Callable[[int], Operand]) -> int:
     """Return what a number is on the path at hand, of a few that it may be: each of them is a path of its own."""
-    decisions, numbers = current().decisions, current().get(Deciding).numbers
-    if value not in numbers:
-        if decisions.waiting:  # a path that is joined with the one at hand may have another number
-            decisions.fork(decisions.waiting[0][1], "a number is needed at build time")
-        numbers[value] = next((n for n in range(least, most) if decisions.decide(is_it(n))), most)
-    return numbers[value]
+    decisions = current().decisions
+    known = decisions.number(value)
+    if known is None:
+        known = next((n for n in range(least, most) if decisions.decide(is_it(n))), most)
+        decisions.note_number(value, known)
+    return known

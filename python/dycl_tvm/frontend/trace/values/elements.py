@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.hcfg.elements import ElementRanges, is_integer
 from dycl_tvm.hcfg.nodes import HostOp, Operand, TensorOp, Value
@@ -19,7 +19,7 @@ _STEPS = {"aten.add.Tensor": 1, "aten.sub.Tensor": -1, "aten.clone.default": 1}
 _NEAR = 1 << 31
 
 
-class Elements(ElementRanges):
+class Elements(OfOneRun, ElementRanges):
     """What is known of the elements of integer tensors; ``given`` has results of operators that are positions, or count."""
 
     def __init__(self) -> None:

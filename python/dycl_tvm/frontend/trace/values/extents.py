@@ -16,7 +16,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
+from dycl_tvm.frontend.trace.values.deciding import can_be_tried, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
@@ -93,8 +93,8 @@ def sum_with_size(func: Any, a: Any, b: Any) -> Any:
 def size_divided(func: Any, x: Any, k: Any, *, rounding_mode: Any = None) -> Any:
     """Divide a length by a number: what is rounded is a length again, though it is a tensor."""
     result = func(x, k, rounding_mode=rounding_mode)
-    if type(k) is int and k > 0 and rounding_mode in ("floor", "trunc") and is_size(result) and _known(x)[0] >= 0:
-        least, most = _known(x // k)
+    if type(k) is int and k > 0 and rounding_mode in ("floor", "trunc") and is_size(result) and ends_of(x)[0] >= 0:
+        least, most = ends_of(x // k)
         current().get(_Sizes).known[read(result)] = extent_of(x // k, least, most)
     return result
 
@@ -137,7 +137,8 @@ def summed(a: Extent, b: Extent) -> Extent:
     return extent_of(as_number(a) + as_number(b), least_a + least_b, most_a + most_b)
 
 
-def _known(x: Any) -> tuple[int, int]:
+def ends_of(x: Any) -> tuple[int, int]:
+    """Return the least and the largest that an int may be."""
     return scalars.bounds_of(x) or (-(2**63), 2**63 - 1)
 
 
@@ -147,8 +148,8 @@ def _place(bound: Any, length: Any) -> Any:
         return bound
     if scalars.is_symbolic(bound) and bound.node.length is None:
         current().decisions.count_trips()
-    least, most = _known(bound)
-    longest = _known(length)
+    least, most = ends_of(bound)
+    longest = ends_of(length)
     if least < 0:
         wrapped = bound + length
         bound = wrapped if most < 0 else scalars.select(bound < 0, wrapped, bound)
@@ -195,7 +196,7 @@ def largest_of(a: Any, b: Any) -> Any:
 
 def _by(a: Any, b: Any) -> tuple[int, int]:
     """Return the least and the most by which one number may be larger than another."""
-    (least_a, most_a), (least_b, most_b) = _known(a), _known(b)
+    (least_a, most_a), (least_b, most_b) = ends_of(a), ends_of(b)
     least, most = difference_of(a, b) or (least_a - most_b, most_a - least_b)
     return max(least, least_a - most_b), min(most, most_a - least_b)
 
@@ -219,12 +220,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 def decided(counter: Counter) -> int:
     """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
-    known = current().get(Deciding).numbers
-    if counter.value not in known:
-        found = scalars.wrap(counter.value)
-        tried = range(counter.first, counter.last)
-        known[counter.value] = next((n for n in tried if current().decisions.decide(scalars.truth_operand(found == n))), counter.last)
-    return known[counter.value]
+    return one_of_few(counter.value, counter.first, counter.last, lambda n: scalars.truth_operand(scalars.wrap(counter.value) == n))
 
 
 def decided_length(t: Grown, along: int) -> int:
@@ -244,17 +240,17 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     """Return where a slice of step 1 begins in a dimension of a length, and how long it is."""
     bounds = [as_size(b) if isinstance(b, torch.Tensor) else b for b in (part.start, part.stop)]
     there = as_number(length)
-    least, most = _known(there)
+    least, most = ends_of(there)
     start = 0 if bounds[0] is None else _place(bounds[0], there)
     stop = there if bounds[1] is None else _place(bounds[1], there)
     count = stop - start if not (type(start) is int and start == 0) else stop
-    ends = [_known(stop)[0] - _known(start)[1], _known(stop)[1] - _known(start)[0]]
+    ends = [ends_of(stop)[0] - ends_of(start)[1], ends_of(stop)[1] - ends_of(start)[0]]
     if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
     elif (step := difference(bounds[1], bounds[0])) is not None:
         ends[1] = min(ends[1], step)
-    if bounds[0] is not None and (first := _known(bounds[0])[0]) > 0:  # a slice that begins behind the end has nothing
-        ends[1] = min(ends[1], max(_known(stop)[1] - first, 0))
+    if bounds[0] is not None and (first := ends_of(bounds[0])[0]) > 0:  # a slice that begins behind the end has nothing
+        ends[1] = min(ends[1], max(ends_of(stop)[1] - first, 0))
     if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:
         return start, claimed
     if not scalars.is_symbolic(count):
@@ -280,7 +276,7 @@ def selected(whole: torch.Tensor, along: int, length: Extent, index: Any) -> Any
     """Return an index into a dimension of which there is so much, as a number that is within it; another is an IndexError."""
     index = item(index) if isinstance(index, torch.Tensor) else index
     there = as_number(length)
-    (least, most), shortest = _known(index), _known(there)[0]
+    (least, most), shortest = ends_of(index), ends_of(there)[0]
     if not (least >= -shortest and most < shortest):
         inside = index >= 0 if most < 0 else index < there if least >= 0 else (index >= -there) & (index < there)
         inside = index >= -there if most < 0 else inside
@@ -291,13 +287,13 @@ def selected(whole: torch.Tensor, along: int, length: Extent, index: Any) -> Any
 def check_narrow(start: Any, count: Any, length: Extent) -> Any:
     """Return where ``narrow()`` begins; what eager refuses is an error at run time."""
     there = as_number(length)
-    if _known(count)[0] < 0:
+    if ends_of(count)[0] < 0:
         require(count >= 0, RuntimeError("narrow(): length must be non-negative."))
-    least, largest = _known(start)
-    if not (least >= 0 and largest <= _known(there)[0]) and not _surely(start, 0, length):
+    least, largest = ends_of(start)
+    if not (least >= 0 and largest <= ends_of(there)[0]) and not _surely(start, 0, length):
         require((start >= -there) & (start <= there), IndexError("start is out of the range of the dimension"))
     start = start if least >= 0 else scalars.select(start < 0, start + there, start)
-    if not (largest + _known(count)[1] <= bounds_of(length)[0] and least >= 0) and not _surely(start, count, length):
+    if not (largest + ends_of(count)[1] <= bounds_of(length)[0] and least >= 0) and not _surely(start, count, length):
         require(start + count <= there, RuntimeError("start + length exceeds the size of the dimension"))
     return start
 
@@ -313,7 +309,7 @@ def narrowed_at(whole: torch.Tensor, along: int, length: Extent, start: Any, cou
     """Return so many elements from a place on, which were checked to lie in a dimension of which there is so much."""
     size, most = int(whole.shape[along]), bounds_of(length)[1]
     least, largest = scalars.bounds_of(count) or (0, most)
-    extent = extent_of(count, max(least, 0), min(largest, max(most - max(_known(start)[0], 0), 0)))
+    extent = extent_of(count, max(least, 0), min(largest, max(most - max(ends_of(start)[0], 0), 0)))
     room = bounds_of(extent)[1]
     part = narrow_at(whole, along, start, room) if scalars.is_symbolic(start) else whole.narrow(along, start, size - start)
     return grown(part, along, extent)
