@@ -82,6 +82,7 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
             max_loop_trips=args.max_loop_trips,
             max_recursion=args.max_recursion,
             max_length=args.max_length,
+            specialize=args.specialize,
             keep_print=args.keep_print,
             phases=phases,
         )
@@ -133,6 +134,7 @@ def _profiled(args: argparse.Namespace, metadata: dict[str, Any]) -> int:
 
 
 def _describe(metadata: dict[str, Any]) -> str:
+    from dycl_tvm.hcfg.sizes import sizes_text
     from dycl_tvm.runtime.certificate import summary
     from dycl_tvm.runtime.path import source_line
     from dycl_tvm.runtime.tensors import type_text
@@ -159,6 +161,7 @@ def _describe(metadata: dict[str, Any]) -> str:
         *(f"  {name}: {type_text(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
         *(["sizes"] if metadata.get("sizes") else []),
         *(f"  {size['name']}: {size['min']} to {size['max']}, as each call decides" for size in metadata.get("sizes", [])),
+        *(f"  {sizes_text(of)}: has a path of its own" for of in metadata.get("special_sizes", [])),
         "decisions",
         *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
         "return sites",

@@ -276,7 +276,9 @@ def _terminator_key(term: Terminator | None) -> Any:
     types = tuple(operand_type(o) for o in _operands(term))
     targets = tuple(e.target for e in edges_of(term))
     if isinstance(term, Return):
-        return ("return", json.dumps(term.site.structure), term.site.origin, types)
+        # a length that is known here and not there stays known: kernels compute no more than it says
+        known = tuple(isinstance(term.values[length], Value) for cuts in term.site.cut.values() for _, length in cuts)
+        return ("return", json.dumps(term.site.structure), term.site.origin, types, known)
     if isinstance(term, Raise):
         return ("raise", term.kind, term.message, term.origin)
     origin = term.origin if isinstance(term, (Branch, Switch)) else None

@@ -203,10 +203,6 @@ class _Checker:
                 continue
         else:
             return False
-        taken = [slot for call in site.calls for slot in call.args]
-        for k, slot in self.size_slots.items():
-            if slot in taken:  # else something else may lie there by now
-                self.memory.tensor(slot).fill_(self.fronts.bounds.numbers(sizes)[k])
         cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
         found = compare(expected, got, cut=cut)
@@ -238,6 +234,10 @@ class _Checker:
     def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
         self.memory.poison()
+        taken = [slot for call in site.calls for slot in call.args]
+        for k, at in self.size_slots.items():
+            if at in taken:  # where no kernel asks for the size any more, it may be the place of an operand
+                self.memory.tensor(at).fill_(self.fronts.bounds.numbers(sizes)[k])
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue

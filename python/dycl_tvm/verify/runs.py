@@ -191,12 +191,17 @@ def leaves_of(graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], copies
 
 
 def resized(graph: HCFG, call: Call, generator: torch.Generator) -> Call:
-    """Return a call like another with other sizes, where the caller decides them: any within their bounds, often the bounds."""
+    """Return a call like another with other sizes, where the caller decides them: any within their bounds, often the bounds.
+
+    Sizes that have a path of their own are drawn in half of the calls.
+    """
     leaves = leaves_of(graph, *call, copies=False)
     new: dict[int, Any] = {}
+    special = [{}, *graph.special_sizes]
+    of = special[max(0, int(torch.randint(2 - 2 * len(special), len(special), (), generator=generator)))] if len(special) > 1 else {}
     for size in graph.sizes:
         drawn = int(torch.randint(size.least, size.most + 1, (), generator=generator))
-        n = (drawn, drawn, size.least, size.most)[int(torch.randint(4, (), generator=generator))]
+        n = of.get(size.name, (drawn, drawn, size.least, size.most)[int(torch.randint(4, (), generator=generator))])
         for d in size.dims:
             leaf, extent = leaves[d.input], d.at(n)
             t = new.get(id(leaf), leaf)

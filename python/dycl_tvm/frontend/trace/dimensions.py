@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +116,19 @@ class Dimensions:
         return [TensorType(tuple(shape), t.dtype) for shape, t in zip(shapes, self._types)]
 
 
-def at_size(tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Sequence[Value]) -> list[torch.Tensor]:
-    """Return the tensors that a run is given, where those whose size the caller decides are the front of their buffers."""
+def at_size(
+    tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Sequence[Value], known: Collection[str] = ()
+) -> list[torch.Tensor]:
+    """Return the tensors that a run is given, where those whose size the caller decides are the front of their buffers.
+
+    ``known`` names the sizes that the tensors have already.
+    """
     made = list(tensors)
     lengths: dict[int, dict[int, Length]] = {}
     for size, value in zip(sizes, values, strict=True):
         counter = Counter(value, size.most, OfTheRun(), first=size.least)
         for d in size.dims:
-            if size.least != size.most:
+            if size.least != size.most and size.name not in known:
                 lengths.setdefault(d.input, {})[d.dim] = Length(counter, d.factor, d.constant)
     for k, of in lengths.items():
         made[k] = cut(made[k], of)
