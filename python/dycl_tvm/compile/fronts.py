@@ -27,7 +27,7 @@ from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
 from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, Table, of_attention
 from dycl_tvm.hcfg.analysis import reverse_postorder
-from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Operand, Return, SubDNNCall, Value
+from dycl_tvm.hcfg.nodes import HCFG, Constant, HostOp, Return, SubDNNCall, Value
 from dycl_tvm.hcfg.types import TensorType, Type
 
 #: Rounds after which what still changes is wanted whole: an extent may grow by one in each trip of a loop.
@@ -150,26 +150,9 @@ class _Planner:
                         self._host_fact(step, scalars)
             for name in self.lists:
                 self._facts_of_results(name)
-            self._facts_of_params(scalars)
             if len(self.facts) + len(scalars) == before:
                 break
         self.scalars = scalars
-
-    def _facts_of_params(self, scalars: dict[int, Extent]) -> None:
-        """Note what holds of a parameter of a block because it holds of all that is given for it."""
-        given: dict[Value, list[Operand]] = {}
-        for block in self.order:
-            for edge in block.edges():
-                for param, arg in zip(edge.target.params, edge.args):
-                    if arg is not param:
-                        given.setdefault(param, []).append(arg)
-        for param, args in given.items():
-            extents = [Extent.number(a) if type(a) is int else scalars.get(id(a)) for a in args]
-            if extents[0] is not None and all(e == extents[0] for e in extents):
-                scalars[id(param)] = extents[0]
-            facts = [self._fact_of(a) if isinstance(a, Value) else None for a in args]
-            if facts[0] is not None and all(f == facts[0] for f in facts) and self._plain(param):
-                self.facts[id(param)] = facts[0]
 
     def _host_fact(self, step: HostOp, scalars: dict[int, Extent]) -> None:
         args = [Extent.number(a) if type(a) is int else scalars.get(id(a)) for a in step.args]
