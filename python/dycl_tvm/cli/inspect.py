@@ -67,16 +67,16 @@ def _handle(args: argparse.Namespace) -> int:
 
 def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCFG:
     """Return the graph of the model that the options of a command name."""
-    from dycl_tvm.build import simplify
-    from dycl_tvm.progress import Phases
-    from dycl_tvm.staging import stage_model
+    from dycl_tvm.build import stage
 
     model, inputs = model_and_inputs(args.what, args.state_dict, args.input, args.quiet)
-    phases = Phases(not args.quiet)
     with blaming_inputs(args.what, model, inputs):
-        graph = stage_model(
+        return stage(
             model,
             **inputs,
+            passes=simplified,
+            disable_passes=args.disable_pass,
+            progress=not args.quiet,
             name=args.name,
             max_paths=args.max_paths,
             max_loop_trips=args.max_loop_trips,
@@ -84,11 +84,7 @@ def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCF
             max_length=args.max_length,
             specialize=args.specialize,
             keep_print=args.keep_print,
-            phases=phases,
         )
-    if simplified:
-        simplify(graph, args.disable_pass, phases)
-    return graph
 
 
 def _artefact(args: argparse.Namespace) -> int:

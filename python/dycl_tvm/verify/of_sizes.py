@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What numbers of a graph are at sizes of a call, if they follow from these alone: operands of a check are as a call may give them."""
+"""Sizes of the calls of a check, and the numbers of a graph that follow from them alone: operands are as a call may give them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from collections.abc import Sequence
 
 import torch
 
+from dycl_tvm.compile.program import Program
 from dycl_tvm.hcfg.hostops import ARITY, Number, evaluate
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, Value
 from dycl_tvm.hcfg.types import ScalarType
+
+
+def draw_sizes(of: HCFG | Program, noise: torch.Generator) -> list[int]:
+    """Return sizes of a call, each within its bounds and often one of them; in half of the calls some that have a path of their own."""
+
+    def below(n: int) -> int:
+        return int(torch.randint(n, (), generator=noise))
+
+    drawn = [(least + below(most - least + 1), least, most)[max(0, below(5) - 2)] for least, most in ((s.least, s.most) for s in of.sizes)]
+    if of.special_sizes and below(2):
+        special = of.special_sizes[below(len(of.special_sizes))]
+        drawn = [special.get(size.name, n) for size, n in zip(of.sizes, drawn)]
+    return drawn
 
 
 class OfSizes:

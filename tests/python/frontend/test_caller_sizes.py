@@ -216,7 +216,9 @@ class Counting(nn.Module):
         return self.seen * self.calls, x.cumsum(0)
 
 
-@pytest.mark.parametrize("model", [Layers(), by_its_size, in_a_loop, early_exit, Counting()], ids=lambda model: getattr(model, "__name__", None))
+@pytest.mark.parametrize(
+    "model", [Layers(), by_its_size, in_a_loop, early_exit, Counting()], ids=lambda model: getattr(model, "__name__", None)
+)
 def test_sizes_with_a_path_of_their_own(model):
     """The least size, one in between and the largest have one; all others share one, and go on to be right."""
     graph = check(model, rows(2, 1, 3, 4, 5, 6, 1, 2), dynamic_shapes=({0: N},), specialize=[3, {"N": 6}, 1], paths=4)
