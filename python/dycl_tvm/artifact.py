@@ -13,7 +13,7 @@ from dycl_tvm import codegen
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.hcfg.analysis import count_paths, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
-from dycl_tvm.hcfg.sizes import sizes_text
+from dycl_tvm.hcfg.sizes import Span, sizes_text
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.certificate import summary
 from dycl_tvm.target import hint
@@ -74,7 +74,7 @@ class Report:
     passes: Any = None
     certificate: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    special_sizes: tuple[dict[str, int], ...] = ()
+    special_sizes: tuple[dict[str, Span], ...] = ()
 
     def __str__(self) -> str:
         backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))

@@ -132,10 +132,11 @@ def build(
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
         A tensor may have several; room is made, and time spent, for tensors of the largest sizes. For ONNX models also a
         size by the symbol of dimensions, ``{"batch": Dim("batch", max=32)}``.
-    specialize : sequence of int or of dict, optional
+    specialize : sequence of int, dict or str, optional
         Sizes of which the artefact has a path of its own, beside the one that serves all: ``[1, 128]``, or, by name,
-        ``[{"B": 1, "T": 128}, {"T": 512}]``. A call of exactly these sizes takes the first that fits, which is as fast as a build for them
-        alone. Each costs about the time and the code of such a build, and weights where its kernels want them in another layout.
+        ``[{"B": 1, "T": 128}, {"T": 512}, "T<=64"]``. A call of exactly these sizes, or up to them, takes the first that fits, which is as
+        fast as a build for them alone. Each costs about the time and the code of such a build, and weights where its kernels want them in
+        another layout.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.

@@ -66,10 +66,9 @@ def model_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--specialize",
-        type=sizes,
         action="append",
         metavar="SIZES",
-        help="give calls of these sizes, such as T=128 or B=1,T=128, a path of their own beside the one for all (repeatable)",
+        help="give calls of such sizes, T<=64 or B=1,T=128, a path of their own beside the one for all (repeatable)",
     )
     command.add_argument("--keep-print", action="store_true", help="keep the calls of print() in the forward; without it they are refused")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
@@ -81,14 +80,6 @@ def positive(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{value} is not positive")
     return value
-
-
-def sizes(text: str) -> dict[str, int]:
-    """Return sizes by their names, ``B=1,T=128``, for argparse."""
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(name and number.isdecimal() for name, _, number in pairs):
-        raise argparse.ArgumentTypeError(f"'{text}' says no sizes: write T=128, or B=1,T=128")
-    return {name: int(number) for name, _, number in pairs}
 
 
 def new_parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from dycl_tvm.hcfg.nodes import InputPair, Origin
-from dycl_tvm.hcfg.sizes import InputSize
+from dycl_tvm.hcfg.sizes import InputSize, Span
 from dycl_tvm.hcfg.types import ScalarKind, TensorType, Type
 
 Space = Literal["arena", "input", "weight", "state"]
@@ -379,7 +379,7 @@ class Program:
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
-    special_sizes: list[dict[str, int]] = field(default_factory=list)
+    special_sizes: list[dict[str, Span]] = field(default_factory=list)
     #: Whether libraries are to hold the lines of the user's source by their numbers only.
     strip_source: bool = False
     #: What the library tells of itself in its user's words.

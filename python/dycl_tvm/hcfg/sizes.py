@@ -134,9 +134,13 @@ class InputSize:
     dims: tuple[SizedDim, ...]
 
 
-def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return sizes of a call as messages write them."""
-    return ", ".join(f"{name} = {n}" for name, n in sizes.items())
+#: The least and the largest that a size may be.
+Span = tuple[int, int]
+
+
+def sizes_text(sizes: Mapping[str, Span]) -> str:
+    """Return sizes that have a path of their own as messages write them."""
+    return ", ".join(f"{name} = {most}" if least == most else f"{name} <= {most}" for name, (least, most) in sizes.items())
 
 
 def shape_text(type_: TensorType, number: int, sizes: Sequence[InputSize]) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from dycl_tvm.hcfg.analysis import dominators, predecessors
 from dycl_tvm.hcfg.nodes import HCFG, Block, Branch, Origin
-from dycl_tvm.hcfg.sizes import sizes_text
+from dycl_tvm.hcfg.sizes import Span, sizes_text
 
 _FILE = "specialize"
 
 
-def special_origin(sizes: Mapping[str, int]) -> Origin:
+def special_origin(sizes: Mapping[str, Span]) -> Origin:
     """Return what stands for the place of a test that no line of the model makes."""
     return Origin(_FILE, 0, "", sizes_text(sizes))
 

@@ -22,7 +22,8 @@ def draw_sizes(of: HCFG | Program, noise: torch.Generator) -> list[int]:
     drawn = [(least + below(most - least + 1), least, most)[max(0, below(5) - 2)] for least, most in ((s.least, s.most) for s in of.sizes)]
     if of.special_sizes and below(2):
         special = of.special_sizes[below(len(of.special_sizes))]
-        drawn = [special.get(size.name, n) for size, n in zip(of.sizes, drawn)]
+        spans = [special.get(size.name, (n, n)) for size, n in zip(of.sizes, drawn)]
+        drawn = [least + below(most - least + 1) if below(2) else most for least, most in spans]
     return drawn
 
 

@@ -222,7 +222,7 @@ class Counting(nn.Module):
 def test_sizes_with_a_path_of_their_own(model):
     """The least size, one in between and the largest have one; all others share one, and go on to be right."""
     graph = check(model, rows(2, 1, 3, 4, 5, 6, 1, 2), dynamic_shapes=({0: N},), specialize=[3, {"N": 6}, 1], paths=4)
-    assert graph.special_sizes == [{"N": 3}, {"N": 6}, {"N": 1}]
+    assert graph.special_sizes == [{"N": (3, 3)}, {"N": (6, 6)}, {"N": (1, 1)}]
     with pytest.raises(InputError, match="dimension 0 is 7, expected N = 1 to 6"):
         graph.interpret()(torch.ones(7, 4))
 
@@ -266,6 +266,12 @@ def test_outputs_have_the_same_numbers_on_all_paths():
 @pytest.mark.parametrize(
     ("special", "message"),
     [
+        (["N<=6"], "N <= 6, which is from 1 to 5"),
+        (["N<=0"], "N <= 0, which is from 1 to 5"),
+        (["N<5"], "has 'N<5'; write"),
+        (["N=2,"], "has 'N=2,'; write"),
+        (["N<=4", "N <= 3"], "N <= 3 behind N <= 4, which serves it"),
+        (["N<=4", 4], "N = 4 behind N <= 4"),
         ([7], "N = 7, which is from 1 to 6"),
         ([0], "N = 0, which is from 1 to 6"),
         ([True], "has True; write"),
@@ -287,3 +293,12 @@ def test_special_sizes_of_several_that_cannot_be_meant():
     for special, message in (([3], "specialize has 3; write"), ([{"T": 5}, {"B": 1, "T": 5}], "B = 1, T = 5 behind T = 5")):
         with pytest.raises(UsageError, match=message):
             stage(on_a_batch, batch(2, 3), dynamic_shapes=BATCH, specialize=special)
+
+
+@pytest.mark.parametrize("model", [Layers(), by_its_size, in_a_loop, early_exit, Counting()])
+def test_sizes_up_to_another_bound_with_a_path_of_their_own(model):
+    graph = check(model, rows(2, 1, 3, 4, 5, 6, 1, 2), dynamic_shapes=({0: N},), specialize=["N=2", "N<=4"], paths=3)
+    assert graph.special_sizes == [{"N": (2, 2)}, {"N": (1, 4)}]
+    inputs = [batch(b, t, sign) for b in (2, 0, 1, 3, 4) for t in (1, 4, 5, 6) for sign in (1, -1)]
+    graph = check(on_a_batch, inputs, dynamic_shapes=BATCH, specialize=["B<=1, T<=4", {"T": 5}], paths=5)
+    assert [path_of(graph, batch(b, t)) for b, t in ((1, 4), (0, 1), (1, 5), (2, 4))] == [0, 0, 1, 2]

@@ -332,7 +332,7 @@ def test_a_library_with_paths_for_some_sizes(tmp_path: Path) -> None:
     first, second, third = (f"true  specialize: {text}" for text in ("B = 1, T = 4", "T = 9", "B = 0"))
     assert [taken[size] for size in ((1, 4), (1, 9), (2, 9), (0, 9), (0, 2))] == [first, second, second, second, third]
     assert not any(taken[size] for size in ((2, 3), (2, 4), (1, 1)))
-    assert module.metadata["special_sizes"] == [{"B": 1, "T": 4}, {"T": 9}, {"B": 0}]
+    assert module.metadata["special_sizes"] == [{"B": [1, 1], "T": [4, 4]}, {"T": [9, 9]}, {"B": [0, 0]}]
     assert "specialised  B = 1, T = 4; T = 9; B = 0" in str(artifact.report())
     with pytest.raises(InputError, match="dimension 1 is 10, expected T = 1 to 9"):
         module(torch.randn(1, 10, 6))
