@@ -336,3 +336,12 @@ def test_a_library_with_paths_for_some_sizes(tmp_path: Path) -> None:
     assert "specialised  B = 1, T = 4; T = 9; B = 0" in str(artifact.report())
     with pytest.raises(InputError, match="dimension 1 is 10, expected T = 1 to 9"):
         module(torch.randn(1, 10, 6))
+    given, out = np.ones((1, 4, 6), np.float32), np.zeros((2, 9, 5), np.float32)  # the largest, which is too large on the path of its own
+    tensors = [
+        capi.DLTensor(x.ctypes.data, capi.DL_CPU, 0, 3, *capi.DL_DTYPES["float32"], 1, (ctypes.c_int64 * 3)(*x.shape), None, 0)
+        for x in (given, out)
+    ]
+    value.type, value.address = capi.TENSOR, ctypes.addressof(tensors[0])
+    addresses = (ctypes.c_void_p * 1)(ctypes.addressof(tensors[1]))
+    arguments = module._session, ctypes.byref(value), 1, addresses, 1, None, ctypes.byref(ctypes.c_int32())
+    assert module._library.dycl_run_into(*arguments) == capi.ERROR_USAGE and not out.any()
