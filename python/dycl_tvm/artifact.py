@@ -13,6 +13,7 @@ from dycl_tvm import codegen
 from dycl_tvm.codegen.machine import runs_here
 from dycl_tvm.hcfg.analysis import count_paths, natural_loops
 from dycl_tvm.hcfg.nodes import HCFG, Branch, SubDNNCall, Switch
+from dycl_tvm.hcfg.sizes import Span, sizes_text
 from dycl_tvm.progress import Phases
 from dycl_tvm.runtime.certificate import summary
 from dycl_tvm.target import hint
@@ -40,7 +41,8 @@ class Report:
     convolutions and products whose kernel was chosen by a measurement (of this build, or in a tuning file) and by the cost model.
     ``halved`` counts the float32 tensors between kernels that are stored as bfloat16, each distinct sub-DNN once.
     ``offload`` has, for each backend, what it took and what its cost hook left: operators, multiply-accumulates and regions, each place
-    of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which they ran.
+    of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which they ran. ``special_sizes``
+    are those that have a path of their own.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Report:
     passes: Any = None
     certificate: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    special_sizes: tuple[dict[str, Span], ...] = ()
 
     def __str__(self) -> str:
         backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))
@@ -81,6 +84,7 @@ class Report:
             *([("vectors", vectors)] if (vectors := hint(self.target)) else []),
             ("control flow", f"{self.blocks} blocks, {self.branches} branches, {self.loops} loops"),
             ("paths", f"{_count(self.paths)} to {self.return_sites} return sites"),
+            *([("specialised", "; ".join(map(sizes_text, self.special_sizes)))] if self.special_sizes else []),
             ("sub-DNNs", f"{self.sub_dnns} different, called at {self.sub_dnn_calls} places"),
             ("kernels", f"{self.kernels} different ({backends}), called at {self.kernel_calls} places"),
             ("families", ", ".join(f"{n} {f}" for f, n in self.families.items()) or "none"),
@@ -277,6 +281,7 @@ class Artifact:
             passes=self._passes,
             certificate=self.certificate,
             left_out=tuple(self._lowered.program.left_out),
+            special_sizes=tuple(self.hcfg.special_sizes),
         )
 
     def __repr__(self) -> str:

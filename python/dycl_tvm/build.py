@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dycl_tvm import codegen, compile, passes
@@ -53,6 +53,7 @@ def build(
     max_recursion: int | None = None,
     max_length: int | None = None,
     dynamic_shapes: Any = None,
+    specialize: Sequence[Any] | None = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -131,6 +132,11 @@ def build(
         :class:`Dim` or ``torch.export.Dim`` with a largest value, ``{"ids": {1: Dim("T", max=512)}}``, or what follows from one, ``2 * T``.
         A tensor may have several; room is made, and time spent, for tensors of the largest sizes. For ONNX models also a
         size by the symbol of dimensions, ``{"batch": Dim("batch", max=32)}``.
+    specialize : sequence of int, dict or str, optional
+        Sizes of which the artefact has a path of its own, beside the one that serves all: ``[1, 128]``, or, by name,
+        ``[{"B": 1, "T": 128}, {"T": 512}, "T<=64"]``. A call of exactly these sizes, or up to them, takes the first that fits, which is as
+        fast as a build for them alone. Each costs about the time and the code of such a build, and weights where its kernels want them in
+        another layout.
     max_seconds, max_memory : float, int, optional
         How many seconds, and bytes of memory, may be spent on running a Python forward symbolically, by default 600 and 4 GiB. A program
         that takes more is refused with the line that costs most.
@@ -188,6 +194,7 @@ def build(
         "max_recursion": max_recursion,
         "max_length": max_length,
         "dynamic_shapes": written_sizes(example_inputs, example_kwargs) if dynamic_shapes is None else dynamic_shapes,
+        "specialize": specialize,
         "max_seconds": max_seconds,
         "max_memory": max_memory,
         "keep_print": keep_print,
@@ -195,7 +202,7 @@ def build(
     if str(machine.target.kind) == "cuda":
         staging["device"] = "cuda"
     if isinstance(model, Quantized):  # staged before it was quantised
-        check_staged(example_inputs, example_kwargs, input_shapes, input_values, dynamic_shapes)
+        check_staged(example_inputs, example_kwargs, input_shapes, input_values, dynamic_shapes, specialize)
         graph, call = model.graph(), model.example
     else:
         graph = stage_model(model, example_inputs, example_kwargs=example_kwargs, phases=phases, **staging)
@@ -255,8 +262,8 @@ def stage(
         Whether the graph is as it is compiled, or as it was staged.
     model, example_inputs, example_kwargs, disable_passes, progress, options
         As :func:`build` has them. The options are ``input_shapes``, ``input_values``, ``name``, ``max_paths``, ``max_loop_trips``,
-        ``max_recursion``, ``max_length``, ``dynamic_shapes``, ``max_seconds``, ``max_memory``, ``keep_print``, and ``device``:
-        ``"cuda"`` draws random numbers as a GPU does.
+        ``max_recursion``, ``max_length``, ``dynamic_shapes``, ``specialize``, ``max_seconds``, ``max_memory``, ``keep_print``, and
+        ``device``: ``"cuda"`` draws random numbers as a GPU does.
 
     Raises
     ------

@@ -26,6 +26,7 @@ class StagingOptions(TypedDict, total=False):
     max_recursion: int | None
     max_length: int | None
     dynamic_shapes: Any
+    specialize: Any
     max_seconds: float | None
     max_memory: int | None
     keep_print: bool
@@ -45,6 +46,7 @@ def stage_model(
     max_recursion: int | None = None,
     max_length: int | None = None,
     dynamic_shapes: Any = None,
+    specialize: Any = None,
     max_seconds: float | None = None,
     max_memory: int | None = None,
     keep_print: bool = False,
@@ -60,7 +62,7 @@ def stage_model(
     elif input_values is not None:
         raise UsageError("input_values is for ONNX models; in Python, give a function that has the value")
     if is_exported_program(model):
-        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases, dynamic_shapes, max_length)
+        return _stage_exported(model, example_inputs, example_kwargs, input_shapes, name, phases, dynamic_shapes, max_length, specialize)
     bounds = {
         "max_paths": max_paths,
         "max_loop_trips": max_loop_trips,
@@ -70,7 +72,7 @@ def stage_model(
         "max_memory": max_memory,
     }
     options: dict[str, Any] = {k: v for k, v in bounds.items() if v is not None}
-    options |= {"keep_print": keep_print, "device": device}
+    options |= {"keep_print": keep_print, "device": device, "specialize": specialize}
     if is_onnx(model):
         return _stage_onnx(model, input_shapes, input_values, dynamic_shapes, name, phases, options)
     if input_shapes is not None:
@@ -110,8 +112,8 @@ def _stage_onnx(
     if dynamic_shapes is None and "max_length" in options:
         dynamic_shapes = open_dimensions(model, input_shapes, input_values, options["max_length"])
     with phases.phase("stage", "run the ONNX graph symbolically"):
-        if dynamic_shapes:
-            graph = _as_program(model, input_shapes, input_values, dynamic_shapes, name, options)
+        if dynamic_shapes or options["specialize"]:
+            graph = _as_program(model, input_shapes, input_values, dynamic_shapes or {}, name, options)
         else:
             try:
                 graph = stage_onnx(model, input_shapes=input_shapes, input_values=input_values, max_paths=options.get("max_paths"))
@@ -150,6 +152,7 @@ def _stage_exported(
     phases: Phases,
     dynamic_shapes: Any,
     max_length: int | None,
+    specialize: Any,
 ) -> HCFG:
     from dycl_tvm.frontend import exported
 
@@ -170,6 +173,7 @@ def _stage_exported(
             dynamic_shapes=dynamic_shapes,
             fixed=fixed,
             max_length=max_length,
+            specialize=specialize,
         )
         verify(graph)
     return graph

@@ -419,3 +419,16 @@ def test_the_cache_is_shown_and_cleared(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["cache", "clear"]) == OK
     assert "objects of kernels: 0 files, 0.0 MiB" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+def test_sizes_that_have_a_path_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where, given = f"{folder}/user_net.py:net", ["-i", "N<=4x8", "--specialize", "N=2", "--specialize", "N<=3", "-q"]
+    assert main(["inspect", where, *given]) == OK
+    assert "N from 1 to 4, a path for N = 2, a path for N <= 3" in capsys.readouterr().out
+    assert main(["compile", where, *given, "-o", f"{folder}/sized.so", "--verify", "off"]) == OK
+    assert "specialised  N = 2; N <= 3" in capsys.readouterr().out
+    assert main(["inspect", f"{folder}/sized.so"]) == OK
+    told = capsys.readouterr().out
+    assert "  N = 2: has a path of its own" in told and "branch specialize: N = 2" in told
+    assert main(["inspect", where, "-i", "N<=4x8", "--specialize", "N=two"]) == USAGE
+    assert "specialize has 'N=two'; write" in capsys.readouterr().err

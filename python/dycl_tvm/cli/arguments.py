@@ -64,6 +64,12 @@ def model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-length", type=positive, metavar="N", help="end calls in an error in which a size that tensors decide is above N"
     )
+    command.add_argument(
+        "--specialize",
+        action="append",
+        metavar="SIZES",
+        help="give calls of such sizes, T<=64 or B=1,T=128, a path of their own beside the one for all (repeatable)",
+    )
     command.add_argument("--keep-print", action="store_true", help="keep the calls of print() in the forward; without it they are refused")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 

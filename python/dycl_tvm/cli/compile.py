@@ -129,6 +129,7 @@ def build_model(args: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         max_loop_trips=args.max_loop_trips,
         max_recursion=args.max_recursion,
         max_length=args.max_length,
+        specialize=args.specialize,
         keep_print=args.keep_print,
         open_signs=args.open_signs,
         strip_source=args.strip_source,

@@ -67,27 +67,24 @@ def _handle(args: argparse.Namespace) -> int:
 
 def stage_and_simplify(args: argparse.Namespace, simplified: bool = True) -> HCFG:
     """Return the graph of the model that the options of a command name."""
-    from dycl_tvm.build import simplify
-    from dycl_tvm.progress import Phases
-    from dycl_tvm.staging import stage_model
+    from dycl_tvm.build import stage
 
     model, inputs = model_and_inputs(args.what, args.state_dict, args.input, args.quiet)
-    phases = Phases(not args.quiet)
     with blaming_inputs(args.what, model, inputs):
-        graph = stage_model(
+        return stage(
             model,
             **inputs,
+            passes=simplified,
+            disable_passes=args.disable_pass,
+            progress=not args.quiet,
             name=args.name,
             max_paths=args.max_paths,
             max_loop_trips=args.max_loop_trips,
             max_recursion=args.max_recursion,
             max_length=args.max_length,
+            specialize=args.specialize,
             keep_print=args.keep_print,
-            phases=phases,
         )
-    if simplified:
-        simplify(graph, args.disable_pass, phases)
-    return graph
 
 
 def _artefact(args: argparse.Namespace) -> int:
@@ -133,6 +130,7 @@ def _profiled(args: argparse.Namespace, metadata: dict[str, Any]) -> int:
 
 
 def _describe(metadata: dict[str, Any]) -> str:
+    from dycl_tvm.hcfg.sizes import sizes_text
     from dycl_tvm.runtime.certificate import summary
     from dycl_tvm.runtime.path import source_line
     from dycl_tvm.runtime.tensors import type_text
@@ -159,6 +157,7 @@ def _describe(metadata: dict[str, Any]) -> str:
         *(f"  {name}: {type_text(leaf)}" for name, leaf in zip(metadata["input_names"], metadata["inputs"])),
         *(["sizes"] if metadata.get("sizes") else []),
         *(f"  {size['name']}: {size['min']} to {size['max']}, as each call decides" for size in metadata.get("sizes", [])),
+        *(f"  {sizes_text(of)}: has a path of its own" for of in metadata.get("special_sizes", [])),
         "decisions",
         *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
         "return sites",

@@ -50,7 +50,7 @@ def _handle(args: argparse.Namespace) -> int:
 
     module = load(args.library, find_params(args.library, args.params))
     model, inputs = model_and_inputs(args.model, args.state_dict, args.input, args.quiet)
-    names = ("name", "max_paths", "max_loop_trips", "max_recursion", "max_length", "keep_print")
+    names = ("name", "max_paths", "max_loop_trips", "max_recursion", "max_length", "specialize", "keep_print")
     given = {key: getattr(args, key) for key in names} | inputs
     options = from_json(module.certificate.get("staging", {})) | {key: v for key, v in given.items() if v is not None and v is not False}
     graph = stage(model, **options, passes=False, progress=not args.quiet)

@@ -31,6 +31,7 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "input_names": list(program.input_names),
         "inputs": [_input(program, k) for k in range(len(program.input_names))],
         "sizes": [{"name": s.name, "min": s.least, "max": s.most} for s in program.sizes],
+        "special_sizes": program.special_sizes,
         "input_pairs": [[p.first, p.second, p.kind] for p in program.input_pairs],
         "sites": [
             {"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin, strip)} for s in program.sites

@@ -194,6 +194,7 @@ class Lowering:
             input_pairs=list(self.graph.input_pairs),
             left_out=list(self.graph.left_out),
             sizes=list(self.graph.sizes),
+            special_sizes=list(self.graph.special_sizes),
         )
 
     def placement(self) -> Placement:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from dycl_tvm.hcfg.nodes import InputPair, Origin
-from dycl_tvm.hcfg.sizes import InputSize
+from dycl_tvm.hcfg.sizes import InputSize, Span
 from dycl_tvm.hcfg.types import ScalarKind, TensorType, Type
 
 Space = Literal["arena", "input", "weight", "state"]
@@ -358,8 +358,8 @@ class DeviceCode:
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
-    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs``, ``left_out`` and ``sizes`` are those of the
-    HCFG; the homes of the sizes are the last of ``inputs``.
+    ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs``, ``left_out``, ``sizes`` and
+    ``special_sizes`` are those of the HCFG; the homes of the sizes are the last of ``inputs``.
     """
 
     name: str
@@ -379,6 +379,7 @@ class Program:
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
+    special_sizes: list[dict[str, Span]] = field(default_factory=list)
     #: Whether libraries are to hold the lines of the user's source by their numbers only.
     strip_source: bool = False
     #: What the library tells of itself in its user's words.

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
-from dycl_tvm.hcfg.sizes import InputSize
+from dycl_tvm.hcfg.sizes import InputSize, Span
 from dycl_tvm.hcfg.types import BOOL, ScalarType, TensorType, Type
 from dycl_tvm.runtime.structure import parts_of
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where in the user's source something comes from.
+    """Where in the user's source something comes from; ``line`` is 0 where that is no line.
 
     ``code`` is the stripped source line, ``function`` the qualified name; ``column`` (0-based, in ``code``) is where the expression begins,
     for messages: it does not tell two origins apart.
@@ -36,7 +36,7 @@ class Origin:
     column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 class Value:
@@ -324,6 +324,7 @@ class HCFG:
     The entry block is ``blocks[0]``; no edge leads to it. Its params are the leaves of ``input_structure`` in order, then one for each
     size that the caller decides, then one for each state variable. ``input_names`` names the leaves as the user would (``state[0]``).
     ``input_pairs`` says of which inputs it matters whether they are one, ``left_out`` what the model does for others than its caller.
+    ``special_sizes`` are sizes, by name, that have a path of their own.
     ``caller`` is the line that gave the model to the compiler: what a library does that no line of the model calls is said to be there.
     """
 
@@ -335,6 +336,7 @@ class HCFG:
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
+    special_sizes: list[dict[str, Span]] = field(default_factory=list)
     caller: Origin | None = None
 
     def __str__(self) -> str:

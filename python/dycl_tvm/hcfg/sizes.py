@@ -8,7 +8,7 @@ In the graph such an input is a buffer of the largest shape, and each size is on
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,15 @@ class InputSize:
     least: int
     most: int
     dims: tuple[SizedDim, ...]
+
+
+#: The least and the largest that a size may be.
+Span = tuple[int, int]
+
+
+def sizes_text(sizes: Mapping[str, Span]) -> str:
+    """Return sizes that have a path of their own as messages write them."""
+    return ", ".join(f"{name} = {most}" if least == most else f"{name} <= {most}" for name, (least, most) in sizes.items())
 
 
 def shape_text(type_: TensorType, number: int, sizes: Sequence[InputSize]) -> str:

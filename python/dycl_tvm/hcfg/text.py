@@ -25,7 +25,7 @@ from dycl_tvm.hcfg.nodes import (
     Value,
     printer,
 )
-from dycl_tvm.hcfg.sizes import shape_text
+from dycl_tvm.hcfg.sizes import shape_text, sizes_text
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import cuts_of
 
@@ -57,7 +57,8 @@ def summary(graph: HCFG) -> str:
         f"{len(graph.blocks)} blocks", f"{steps} steps", f"{len(graph.sub_dnns())} sub-DNNs",
         f"{len(graph.return_sites())} return sites", f"{_big(count_paths(graph))} paths",
     ]  # fmt: skip
-    return ", ".join(parts + [f"{size.name} from {size.least} to {size.most}" for size in graph.sizes])
+    parts += [f"{size.name} from {size.least} to {size.most}" for size in graph.sizes]
+    return ", ".join(parts + [f"a path for {sizes_text(of)}" for of in graph.special_sizes])
 
 
 def sub_dnn_lines(callee: SubDNN) -> list[str]:

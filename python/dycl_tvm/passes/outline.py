@@ -2,7 +2,8 @@
 """Outlining: the tensor operations of each block become calls of sub-DNNs, as few as the host operations allow.
 
 Within a block an operation belongs to the earliest group that its operands allow; reading a scalar (``item``) ends a
-group for all that depends on the scalar, and for nothing else. Sub-DNNs that compute the same on other operands are one.
+group for all that depends on the scalar, and for nothing else. Sub-DNNs that compute the same on other operands are one,
+but for those on paths of special sizes: there all of a result is wanted, of which elsewhere the first elements are.
 
 A draw of random numbers is a sub-DNN by itself: it stands before the tensor operations of its group, as a kernel that
 nothing is fused with.
@@ -20,6 +21,7 @@ from typing import Any
 from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.hostops import must_run
 from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, HostOp, Origin, Step, SubDNN, SubDNNCall, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.special_sizes import special_paths
 from dycl_tvm.passes.rewrite import count_uses, freeze, is_pure
 
 
@@ -27,6 +29,7 @@ def outline(graph: HCFG) -> int:
     """Form the sub-DNNs; return the number of calls."""
     uses = count_uses(graph)
     known: dict[Any, SubDNN] = {}
+    special = special_paths(graph)
     calls = 0
     for block in graph.blocks:
         if not any(isinstance(s, TensorOp) for s in block.steps):
@@ -49,7 +52,7 @@ def outline(graph: HCFG) -> int:
             for ops in (*([draw] for draw in draws.get(k, ())), groups.get(k, [])):
                 outputs = _outputs(ops, uses)
                 if outputs:
-                    steps.append(_call(block, ops, outputs, known, graph.caller))
+                    steps.append(_call(block, ops, outputs, known, graph.caller, special.get(block)))
                     calls += 1
         block.steps = steps
     return calls
@@ -93,8 +96,13 @@ def _outputs(ops: list[TensorOp], uses: Counter[Value]) -> list[Value]:
     return [v for v in _in_order(ops) if uses[v] > inner[v]]
 
 
-def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[Any, SubDNN], caller: Origin | None) -> SubDNNCall:
-    """Return the call that stands for ``ops``, of a sub-DNN that may be shared; the ``caller`` is no line of the model."""
+def _call(
+    block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[Any, SubDNN], caller: Origin | None, path: Origin | None
+) -> SubDNNCall:
+    """Return the call that stands for ``ops``, of a sub-DNN that may be shared by those of one path of special sizes, or none.
+
+    The ``caller`` is no line of the model.
+    """
     inside = {v for op in ops for v in op.results()}
     first_read: dict[Value, None] = {}
     for op in ops:
@@ -110,7 +118,7 @@ def _call(block: Block, ops: list[TensorOp], outputs: list[Value], known: dict[A
         (op.op, freeze(op.args, index), freeze(op.kwargs, index), tuple(None if o is None else (index(o), o.type) for o in op.outputs))
         for op in ops
     )
-    key = (tuple((a.type, isinstance(a, Constant)) for a in args), body, tuple(number[v] for v in outputs))
+    key = (path, tuple((a.type, isinstance(a, Constant)) for a in args), body, tuple(number[v] for v in outputs))
     if key not in known:
         known[key] = _outlined(f"sub_dnn_{len(known)}", args, ops, outputs)
     origin = next((op.origin for op in ops if op.origin is not None), block.origin)

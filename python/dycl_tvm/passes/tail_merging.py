@@ -4,7 +4,8 @@
 Blocks are compared from their ends upwards: the same terminator (targets, return structure, place in the user's source),
 then step by step the same operation with the same static arguments and the same flow of values within the tail. Values
 from before the tail that differ become parameters of the shared block. Weights must be the same: a layer with other
-weights is another layer. Blocks near the exits go first, so that whole trees fold from their leaves.
+weights is another layer. Paths of special sizes share nothing with others, which compute no more than their sizes say.
+Blocks near the exits go first, so that whole trees fold from their leaves.
 
 Invariant: every path runs the same steps. Source: K. Cooper and L. Torczon, "Engineering a compiler", 2nd ed., 10.3.3;
 the congruence of values by W. Chen et al., "Code compaction of matching single-entry multiple-exit regions", SAS 2003.
@@ -41,6 +42,7 @@ from dycl_tvm.hcfg.nodes import (
     operand_type,
     rewrite_terminator,
 )
+from dycl_tvm.hcfg.special_sizes import special_paths
 from dycl_tvm.passes.rewrite import Replacement, freeze
 
 
@@ -61,6 +63,7 @@ class _Merger:
         self.numbers: dict[Any, int] = {}
         self.step_keys: dict[Step, int] = {}
         self.gone: set[Block] = set()
+        self.special = special_paths(graph)
         self.added: list[Block] = []
         for block in self.order:
             self.count(block, 1)
@@ -115,7 +118,8 @@ class _Merger:
         buckets: dict[Any, list[tuple[tuple[int, ...], int, Block]]] = {}
         for k, block in enumerate(dict.fromkeys(pool)):
             keys = tuple(self.step_key(s) for s in reversed(block.steps))
-            buckets.setdefault(_terminator_key(block.terminator), []).append((keys, k, block))
+            key = self.special.get(block), _terminator_key(block.terminator)
+            buckets.setdefault(key, []).append((keys, k, block))
         found = []
         for bucket in buckets.values():
             if len(bucket) < 2:
@@ -187,6 +191,8 @@ class _Merger:
             self.home.update(dict.fromkeys(step.results(), tail))
         self.home.update(dict.fromkeys(tail.params, tail))
         self.incoming[tail] = []
+        if leader in self.special:
+            self.special[tail] = self.special[leader]
         for edge in tail.edges():
             self.owner[edge] = tail
         for i, block in enumerate(group):

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the user's source. ``line`` is 0 where it is unknown."""
+    """A line of the user's source. ``line`` is 0 where it is unknown; then ``code`` may say what is decided there all the same."""
 
     file: str
     line: int
@@ -19,7 +19,7 @@ class SourceLine:
 
     def __str__(self) -> str:
         if not self.line:
-            return "an unknown line"
+            return f"{self.file}: {self.code}" if self.code else "an unknown line"
         return f"{self.file}:{self.line}" + (f": {self.code}" if self.code else "")
 
 

@@ -39,6 +39,7 @@ from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import ParamsPlace
 from dycl_tvm.verify.machine import Endless, Machine, random_tensor
 from dycl_tvm.verify.memory import POISON
+from dycl_tvm.verify.of_sizes import draw_sizes
 from dycl_tvm.verify.stand_ins import StandIns
 
 #: Of a tensor so many bytes are compared at its begin and at its end, and made up where a kernel writes it.
@@ -304,7 +305,7 @@ class _Watched:
         """Return inputs of the Program, and what a caller gives for them: of buffers as much as the sizes say, and zeros behind it."""
         sizes = self.program.sizes
         inputs = [self._draw(home) for home in self.program.inputs[: len(self.program.input_names)]]
-        given, numbers = list(inputs), [self.choices.randint(size.least, size.most) for size in sizes]
+        given, numbers = list(inputs), draw_sizes(self.program, self.noise)
         for size, n in zip(sizes, numbers):
             for d in size.dims:
                 given[d.input] = given[d.input].narrow(d.dim, 0, d.at(n)).contiguous()

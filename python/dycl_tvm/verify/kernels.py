@@ -16,12 +16,11 @@ from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.cuda_draws import CUDA, moved
 from dycl_tvm.hcfg.draws import STATE, is_draw
 from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
-from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
-from dycl_tvm.verify.of_sizes import OfSizes
+from dycl_tvm.verify.of_sizes import OfSizes, draw_sizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import (
     Deviation,
@@ -193,7 +192,7 @@ class _Checker:
         if number and not floats:
             draws.remove((0, 1))  # that was tried with the first regime
         noise = torch.Generator().manual_seed(self.seed * 1009 + number)
-        sizes = [draw_size(s, noise) for s in self.program.sizes]
+        sizes = draw_sizes(self.program, noise)
         for whole in draws:
             try:
                 args = self.place(site, regime, whole, noise, sizes)
@@ -203,10 +202,6 @@ class _Checker:
                 continue
         else:
             return False
-        taken = [slot for call in site.calls for slot in call.args]
-        for k, slot in self.size_slots.items():
-            if slot in taken:  # else something else may lie there by now
-                self.memory.tensor(slot).fill_(self.fronts.bounds.numbers(sizes)[k])
         cut = self.fronts.cut(site.sub.name, [r.type for r in site.step.outputs], sizes)
         got = self.run(site)
         found = compare(expected, got, cut=cut)
@@ -238,6 +233,10 @@ class _Checker:
     def place(self, site: _Site, regime: Regime, whole: Sequence[int], noise: torch.Generator, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Fill the memory with operands; return what a kernel finds there."""
         self.memory.poison()
+        taken = [slot for call in site.calls for slot in call.args]
+        for k, at in self.size_slots.items():
+            if at in taken:  # where no kernel asks for the size any more, it may be the place of an operand
+                self.memory.tensor(at).fill_(self.fronts.bounds.numbers(sizes)[k])
         for value, slot in zip(site.step.args, site.args):
             if isinstance(value, Constant) or slot is None:
                 continue
@@ -283,16 +282,6 @@ class _Checker:
             f"a compiled sub-DNN differs from PyTorch: {site.sub.name}{where}, on operands of the kind {regime.name!r}: {found.text}\n"
             f"operators: {ops}\nkernels: {symbols}\nThe build is wrong, and nothing was written. Please report it."
         )
-
-
-def draw_size(size: InputSize, noise: torch.Generator) -> int:
-    """Return a size within its bounds, often one of them."""
-    ends = (size.least, size.most)
-    return (
-        ends[int(torch.randint(0, 2, (), generator=noise))]
-        if torch.rand((), generator=noise) < 0.4
-        else int(torch.randint(size.least, size.most + 1, (), generator=noise))
-    )
 
 
 def _trusts_indices(sub: SubDNN) -> bool:

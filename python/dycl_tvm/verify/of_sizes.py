@@ -1,15 +1,35 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""What numbers of a graph are at sizes of a call, if they follow from these alone: operands of a check are as a call may give them."""
+"""Sizes of the calls of a check, and the numbers of a graph that follow from them alone: operands are as a call may give them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from dycl_tvm.compile.program import Program
 from dycl_tvm.hcfg.hostops import ARITY, Number, evaluate
 from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, Value
+from dycl_tvm.hcfg.sizes import InputSize
 from dycl_tvm.hcfg.types import ScalarType
+
+
+def draw_sizes(of: HCFG | Program, noise: torch.Generator) -> list[int]:
+    """Return sizes of a call, each within its bounds and often one of them; in half of the calls some that have a path of their own."""
+
+    drawn = [_drawn(size, noise) for size in of.sizes]
+    if of.special_sizes and torch.rand((), generator=noise) < 0.5:
+        special = of.special_sizes[int(torch.randint(len(of.special_sizes), (), generator=noise))]
+        spans = [special.get(size.name, (n, n)) for size, n in zip(of.sizes, drawn)]
+        drawn = [_drawn(replace(size, least=least, most=most), noise) for size, (least, most) in zip(of.sizes, spans)]
+    return drawn
+
+
+def _drawn(size: InputSize, noise: torch.Generator) -> int:
+    if torch.rand((), generator=noise) < 0.4:
+        return (size.least, size.most)[int(torch.randint(2, (), generator=noise))]
+    return int(torch.randint(size.least, size.most + 1, (), generator=noise))
 
 
 class OfSizes:

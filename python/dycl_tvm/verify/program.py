@@ -51,9 +51,9 @@ from dycl_tvm.hcfg.nodes import (
 )  # fmt: skip
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.budget import Budget
-from dycl_tvm.verify.kernels import draw_size
 from dycl_tvm.verify.machine import Machine, random_tensor
 from dycl_tvm.verify.memory import CompiledKernels, pack, unpack
+from dycl_tvm.verify.of_sizes import draw_sizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
 
@@ -187,10 +187,10 @@ class _Lockstep:
 
     def call(self) -> None:
         """Make one call."""
-        sizes = dict(zip(self.graph.size_params, self.graph.sizes))
+        sizes = dict(zip(self.graph.size_params, draw_sizes(self.graph, self.noise)))
         self.truth, self.path, self.stack, self.machine.stack = {}, [], [], []
         for home, value in zip(self.program.inputs, self.graph.inputs, strict=True):
-            given: Any = self._draw(value) if value not in sizes else draw_size(sizes[value], self.noise)
+            given: Any = self._draw(value) if value not in sizes else sizes[value]
             if isinstance(home, Slot):
                 self.memory.inputs[home.index] = given.clone()
             else:

@@ -25,6 +25,7 @@ from dycl_tvm.verify.align import Answers, Astray
 from dycl_tvm.verify.as_on_gpu import as_given_on, drawing_as_on
 from dycl_tvm.verify.crossings import Crossing, Endless, Watch
 from dycl_tvm.verify.inputs import copied
+from dycl_tvm.verify.of_sizes import draw_sizes
 from dycl_tvm.verify.oracle import Oracle
 from dycl_tvm.verify.places import Place, user_place
 from dycl_tvm.verify.same import difference, show
@@ -191,12 +192,10 @@ def leaves_of(graph: HCFG, args: tuple[Any, ...], kwargs: dict[str, Any], copies
 
 
 def resized(graph: HCFG, call: Call, generator: torch.Generator) -> Call:
-    """Return a call like another with other sizes, where the caller decides them: any within their bounds, often the bounds."""
+    """Return a call like another with other sizes, where the caller decides them."""
     leaves = leaves_of(graph, *call, copies=False)
     new: dict[int, Any] = {}
-    for size in graph.sizes:
-        drawn = int(torch.randint(size.least, size.most + 1, (), generator=generator))
-        n = (drawn, drawn, size.least, size.most)[int(torch.randint(4, (), generator=generator))]
+    for size, n in zip(graph.sizes, draw_sizes(graph, generator)):
         for d in size.dims:
             leaf, extent = leaves[d.input], d.at(n)
             t = new.get(id(leaf), leaf)

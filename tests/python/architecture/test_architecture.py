@@ -179,7 +179,7 @@ FRONTEND_LAYERS = (
     ("trace.modes",),
     ("trace.values",),
     ("trace.join",),
-    ("trace.results", "trace.dimensions", "trace.signature"),
+    ("trace.results", "trace.dimensions", "trace.special_sizes", "trace.alike_results", "trace.signature"),
     ("onnx", "exported", "python.source"),
     (
         "python.trampolines",

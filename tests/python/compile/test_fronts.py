@@ -244,3 +244,32 @@ def test_the_check_sees_a_front_that_is_too_short(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(extents.Bounds, "clipped", less)
     with pytest.raises(VerificationError):
         dycl_tvm.build(model, (torch.randn(3, 8),), dynamic_shapes=({0: dycl_tvm.Dim("N", min=1, max=6)},))
+
+
+LAYERS = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 16))
+
+
+def over_the_batch(x):
+    y = torch.relu(LAYERS(x.softmax(1)).sum(0))
+    return torch.relu(y.softmax(0) + y.mean(0))
+
+
+BATCH, STEPS = dycl_tvm.Dim("B", max=3), dycl_tvm.Dim("T", max=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "special"),
+    [
+        (LAYERS, {0: BATCH}, [3]),
+        (over_the_batch, {0: BATCH, 1: STEPS}, [{"B": 3}]),
+    ],
+)
+def test_a_path_for_the_largest_size_leaves_the_fronts_of_the_other(model: Any, sizes: Any, special: list[Any]) -> None:
+    """There all is computed of what is one sub-DNN, or one tail, with what computes the first elements elsewhere."""
+
+    def symbols(special: list[Any] | None) -> set[str]:
+        artifact = dycl_tvm.build(model, torch.ones(2, 3, 16), dynamic_shapes=(sizes,), specialize=special, verify="off")
+        return {k.symbol for k in artifact._lowered.program.kernels if "_front_" in k.symbol}
+
+    alone, beside = symbols(None), symbols(special)
+    assert alone and alone <= beside

@@ -12,6 +12,7 @@ import dycl_tvm
 from dycl_tvm.errors import InputError, UnsupportedError, UsageError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import LimitError
+from dycl_tvm.hcfg.nodes import TensorOp
 from dycl_tvm.hcfg.sizes import Dim
 
 N = Dim("N", min=1, max=6)
@@ -186,3 +187,111 @@ def test_adding_to_the_product_of_an_empty_matrix():
 def test_an_argument_that_the_rule_of_a_layer_does_not_know():
     with pytest.raises(UnsupportedError, match="with these arguments"):
         stage(lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, False, True, 2), (torch.ones(1, 3, 9, 9),), dynamic_shapes=({1: N},))
+
+
+def on_a_batch(x, y):
+    if x.sum() > 0:
+        return {"product": x @ y, "width": x.shape[1], "rows": x.reshape(-1)}
+    return x.mean(1), y[: len(x)]
+
+
+def batch(b, t, sign=1.0):
+    generator = torch.Generator().manual_seed(10 * b + t)
+    return sign * torch.rand(b, t, generator=generator), torch.randn(t, 3, generator=generator)
+
+
+B, T = Dim("B", min=0, max=4), Dim("T", min=1, max=6)
+BATCH = ({0: B, 1: T}, {0: T})
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen = self.seen + x.sum(0)
+        return self.seen * self.calls, x.cumsum(0)
+
+
+@pytest.mark.parametrize(
+    "model", [Layers(), by_its_size, in_a_loop, early_exit, Counting()], ids=lambda model: getattr(model, "__name__", None)
+)
+def test_sizes_with_a_path_of_their_own(model):
+    """The least size, one in between and the largest have one; all others share one, and go on to be right."""
+    graph = check(model, rows(2, 1, 3, 4, 5, 6, 1, 2), dynamic_shapes=({0: N},), specialize=[3, {"N": 6}, 1], paths=4)
+    assert graph.special_sizes == [{"N": (3, 3)}, {"N": (6, 6)}, {"N": (1, 1)}]
+    with pytest.raises(InputError, match="dimension 0 is 7, expected N = 1 to 6"):
+        graph.interpret()(torch.ones(7, 4))
+
+
+def test_several_sizes_together_and_some_of_them():
+    inputs = [batch(b, t, sign) for b in (2, 0, 1, 3, 4) for t in (1, 5, 6) for sign in (1, -1)]
+    graph = check(on_a_batch, inputs, dynamic_shapes=BATCH, specialize=[{"B": 1, "T": 6}, {"T": 5}, {"B": 0}], paths=7)
+    taken = {(b, t): path_of(graph, batch(b, t)) for b, t in ((1, 6), (1, 5), (3, 5), (0, 6), (0, 5), (1, 1), (3, 6))}
+    assert taken == {(1, 6): 0, (1, 5): 1, (3, 5): 1, (0, 6): 2, (0, 5): 1, (1, 1): 3, (3, 6): 3}
+
+
+def path_of(graph, inputs):
+    """Return which of the special sizes a call takes; their number if it takes none."""
+    call = graph.interpret()
+    call(*inputs)
+    told = [d.choice for d in call.last_path.branches if d.origin.file == "specialize"]
+    return len(told) - 1 if told[-1] else len(told)
+
+
+def test_on_a_path_of_its_own_a_size_is_a_plain_number():
+    graph = stage(lambda x: x.view(-1, 2) * x.shape[0], rows(3)[0], dynamic_shapes=({0: N},), specialize=[2, 6])
+    steps = [(step.op, step.outputs[0].type.shape) for block in graph.blocks for step in block.steps if isinstance(step, TensorOp)]
+    assert steps.count(("aten.slice.Tensor", (2, 4))) == 1 and ("aten.view.default", (4, 2)) in steps
+
+
+def test_outputs_have_the_same_numbers_on_all_paths():
+    """A host in C asks for them by number, and does not choose the path."""
+    graph = stage(on_a_batch, batch(2, 3), dynamic_shapes=BATCH, specialize=[{"B": 1, "T": 6}, {"T": 5}])
+    structures = {repr(site.structure) for site in graph.return_sites()}
+    assert len(structures) == 2 and len(graph.return_sites()) == 6
+    assert {len(block.terminator.values) for block in graph.blocks if type(block.terminator).__name__ == "Return"} == {5, 4}
+
+
+@pytest.mark.parametrize(
+    ("special", "message"),
+    [
+        (["N<=6"], "N <= 6, which is from 1 to 5"),
+        (["N<=0"], "N <= 0, which is from 1 to 5"),
+        (["N<5"], "has 'N<5'; write"),
+        (["N=2,"], "has 'N=2,'; write"),
+        (["N<=4", "N <= 3"], "N <= 3 behind N <= 4, which serves it"),
+        (["N<=4", 4], "N = 4 behind N <= 4"),
+        ([7], "N = 7, which is from 1 to 6"),
+        ([0], "N = 0, which is from 1 to 6"),
+        ([True], "has True; write"),
+        ([{"M": 3}], "names the size 'M'; there is N"),
+        ([{}], "has {}; write specialize="),
+        ([2.0], "has 2.0"),
+        (3, "specialize is 3; write"),
+        ([3, {"N": 3}], "N = 3 behind N = 3, which serves it"),
+    ],
+)
+def test_special_sizes_that_cannot_be_meant(special, message):
+    with pytest.raises(UsageError, match=message):
+        stage(by_its_size, rows(3)[0], dynamic_shapes=({0: N},), specialize=special)
+
+
+def test_special_sizes_of_several_that_cannot_be_meant():
+    with pytest.raises(UsageError, match="no input has a size that calls decide: give such sizes as dynamic_shapes"):
+        dycl_tvm.stage(by_its_size, rows(3)[0], specialize=[3])
+    for special, message in (([3], "specialize has 3; write"), ([{"T": 5}, {"B": 1, "T": 5}], "B = 1, T = 5 behind T = 5")):
+        with pytest.raises(UsageError, match=message):
+            stage(on_a_batch, batch(2, 3), dynamic_shapes=BATCH, specialize=special)
+
+
+@pytest.mark.parametrize("model", [Layers(), by_its_size, in_a_loop, early_exit, Counting()])
+def test_sizes_up_to_another_bound_with_a_path_of_their_own(model):
+    graph = check(model, rows(2, 1, 3, 4, 5, 6, 1, 2), dynamic_shapes=({0: N},), specialize=["N=2", "N<=4"], paths=3)
+    assert graph.special_sizes == [{"N": (2, 2)}, {"N": (1, 4)}]
+    inputs = [batch(b, t, sign) for b in (2, 0, 1, 3, 4) for t in (1, 4, 5, 6) for sign in (1, -1)]
+    graph = check(on_a_batch, inputs, dynamic_shapes=BATCH, specialize=["B<=1, T<=4", {"T": 5}], paths=5)
+    assert [path_of(graph, batch(b, t)) for b, t in ((1, 4), (0, 1), (1, 5), (2, 4))] == [0, 0, 1, 2]

@@ -340,3 +340,16 @@ def test_an_assertion_in_a_graph_within_says_nothing_of_what_follows() -> None:
         before = bounds_of(found)
         assert run_module(session, torch.fx.GraphModule({}, inner), [found]) is found
         assert bounds_of(found) == before
+
+
+@pytest.mark.parametrize("name", ["encoder, sequence", "views", "cond", "while_loop"])
+def test_sizes_with_a_path_of_their_own(name: str) -> None:
+    program, shape, dim = exported(name)
+    graph = dycl_tvm.stage(program, dynamic_shapes=({dim: N},), specialize=[2, "size<=5"])
+    assert graph.special_sizes == [{"size": (2, 2)}, {"size": (1, 5)}]
+    call, taken = graph.interpret(), set()
+    for n in (8, 2, 5, 1):
+        x = of_size(shape, dim, n)
+        assert_same(call(x), program.module()(x))
+        taken.add(tuple(d.choice for d in call.last_path.branches if d.origin.file == "specialize"))
+    assert taken == {(True,), (False, True), (False, False)}

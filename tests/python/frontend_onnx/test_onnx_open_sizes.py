@@ -313,3 +313,12 @@ def test_the_program_of_a_model() -> None:
         "    c, = Greater(t, weights.z)",
         "    if holds(c):",
     ]
+
+
+def test_sizes_with_a_path_of_their_own() -> None:
+    text = next(t for t in MODELS if t.startswith("flat"))
+    feeds = [{"x": numbers(n, *MODELS[text])} for n in SIZES]
+    graph = checked(model(text), feeds, dynamic_shapes={"N": N}, specialize=[1, {"N": 3}])
+    assert graph.special_sizes == [{"N": (1, 1)}, {"N": (3, 3)}]
+    with pytest.raises(UsageError, match="no input has a size that calls decide"):
+        dycl_tvm.stage(model(text), input_shapes={"N": 3}, specialize=[3])

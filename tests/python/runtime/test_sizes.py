@@ -301,3 +301,47 @@ def test_bounds_in_cpp(built: tuple[Net, dycl_tvm.Module, Path], tmp_path: Path)
         "ids 7..7 by 1 of -1",
         "weights 2..6 by 1 of 0",
     ]
+
+
+def test_a_library_with_paths_for_some_sizes(tmp_path: Path) -> None:
+    """The results are those of eager at all sizes, in C by the same numbers on all paths; the metadata says which have one."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)).eval()
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return layers(x.softmax(1)), x.mean(1), x.shape[1]
+
+    shapes = {"x": {0: dycl_tvm.Dim("B", min=0, max=2), 1: dycl_tvm.Dim("T", max=9)}}
+    artifact = dycl_tvm.build(model, (torch.ones(2, 3, 6),), dynamic_shapes=shapes, specialize=[{"B": 1, "T": 4}, {"T": 9}, {"B": 0}])
+    module = dycl_tvm.load(artifact.export_library(tmp_path / "net.so", embed_params=True))
+    taken = {}
+    for b, t in ((2, 3), (1, 4), (2, 4), (1, 9), (2, 9), (0, 9), (0, 2), (1, 1)):
+        x = torch.randn(b, t, 6)
+        got, want = module(x), model(x)
+        assert got[2] == t
+        for one, other in zip(got[:2], want[:2]):
+            torch.testing.assert_close(one, other)
+        taken[b, t] = " ".join(str(d) for d in module.last_path.branches if d.choice)
+        value = capi.Value()
+        for k, (shape, number) in enumerate((((b, t, 5), None), (None, b), (None, t), ((b, 6), None), (None, b), (None, t))):
+            assert module._library.dycl_output(module._session, k, ctypes.byref(value)) == 0
+            if shape is not None:
+                assert tuple(capi.DLTensor.from_address(value.address).shape[: len(shape)]) == shape
+            else:
+                assert value.v_int == number
+    first, second, third = (f"true  specialize: {text}" for text in ("B = 1, T = 4", "T = 9", "B = 0"))
+    assert [taken[size] for size in ((1, 4), (1, 9), (2, 9), (0, 9), (0, 2))] == [first, second, second, second, third]
+    assert not any(taken[size] for size in ((2, 3), (2, 4), (1, 1)))
+    assert module.metadata["special_sizes"] == [{"B": [1, 1], "T": [4, 4]}, {"T": [9, 9]}, {"B": [0, 0]}]
+    assert "specialised  B = 1, T = 4; T = 9; B = 0" in str(artifact.report())
+    with pytest.raises(InputError, match="dimension 1 is 10, expected T = 1 to 9"):
+        module(torch.randn(1, 10, 6))
+    given, out = np.ones((1, 4, 6), np.float32), np.zeros((2, 9, 5), np.float32)  # the largest, which is too large on the path of its own
+    tensors = [
+        capi.DLTensor(x.ctypes.data, capi.DL_CPU, 0, 3, *capi.DL_DTYPES["float32"], 1, (ctypes.c_int64 * 3)(*x.shape), None, 0)
+        for x in (given, out)
+    ]
+    value.type, value.address = capi.TENSOR, ctypes.addressof(tensors[0])
+    addresses = (ctypes.c_void_p * 1)(ctypes.addressof(tensors[1]))
+    arguments = module._session, ctypes.byref(value), 1, addresses, 1, None, ctypes.byref(ctypes.c_int32())
+    assert module._library.dycl_run_into(*arguments) == capi.ERROR_USAGE and not out.any()

@@ -285,3 +285,18 @@ def test_images_between_operators_may_be_stored_as_bfloat16() -> None:
         reference = Reference(sub, accuracy)
         assert (compare(reference.expect([x], 4, 0), stored, [reference.in_own_types([x])]).error < 1) == allowed
         assert compare(reference.expect([x], 4, 0), [r * 1.1 for r in right], [reference.in_own_types([x])]).error > 1
+
+
+def test_a_size_and_an_operand_may_take_turns_at_one_place() -> None:
+    """On the path for four rows no kernel asks how many there are any more: the other size lies there."""
+
+    def model(x, y):
+        if x.sum() > 0:
+            return x @ y, x.shape[1]
+        return (x * 2).mean(1), y.view(-1)
+
+    rows, width = dycl_tvm.Dim("B", max=4), dycl_tvm.Dim("T", max=9)
+    given = torch.ones(2, 3), torch.ones(3, 3)
+    artifact = dycl_tvm.build(model, given, dynamic_shapes=({0: rows, 1: width}, {0: width}), specialize=[{"B": 4}])
+    kernels = artifact.certificate["kernels"]
+    assert kernels["checked"] == kernels["total"] == len(artifact.hcfg.sub_dnns())

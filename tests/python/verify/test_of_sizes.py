@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Numbers of a graph that follow from the sizes of a call, as checks of kernels draw them."""
+"""Sizes of the calls of a check, and numbers of a graph that follow from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HostOp
 from dycl_tvm.hcfg.sizes import Dim
-from dycl_tvm.verify.of_sizes import OfSizes
+from dycl_tvm.verify.of_sizes import OfSizes, draw_sizes
 
 
 def model(x):
@@ -27,3 +27,13 @@ def test_numbers_of_sizes_are_known():
     assert all(None not in numbers or numbers == [None] * 3 for numbers in found)
     item = next(s for block in graph.blocks for s in block.steps if isinstance(s, HostOp) and s.op == "item")
     assert of_sizes.tensor(item.output, like, [5]) is None
+
+
+def test_sizes_of_calls_are_bounds_and_special_ones_more_often_than_others() -> None:
+    sizes = {0: Dim("B", min=0, max=900), 1: Dim("T", min=3, max=900)}
+    graph = stage(lambda x: x.sum(1), (torch.ones(2, 5),), dynamic_shapes=(sizes,), specialize=[{"B": 7, "T": 70}, {"T": 77}])
+    noise = torch.Generator().manual_seed(0)
+    drawn = [tuple(draw_sizes(graph, noise)) for _ in range(400)]
+    assert all(0 <= b <= 900 and 3 <= t <= 900 for b, t in drawn)
+    assert 60 < drawn.count((7, 70)) < 140 and 60 < sum(t == 77 for _, t in drawn) < 140
+    assert min(sum(b == n for b, _ in drawn) for n in (0, 900)) > 30 and len({b for b, _ in drawn}) > 100

@@ -22,10 +22,12 @@ from dycl_tvm.errors import UnsupportedError, UsageError
 from dycl_tvm.frontend.exported.graph import run_graph
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.exported.shapes import by_parameter, check_shapes, check_sizes, open_dimensions, specialised, symbols_of
+from dycl_tvm.frontend.trace.alike_results import number_alike
 from dycl_tvm.frontend.trace.dimensions import at_size
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.frontend.trace.results import Leaves, structure_of
 from dycl_tvm.frontend.trace.signature import Inputs
+from dycl_tvm.frontend.trace.special_sizes import front_of, known_sizes
 from dycl_tvm.frontend.trace.values.constants import Constants, constants
 from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recording import recording
@@ -66,6 +68,7 @@ def stage_exported(
     dynamic_shapes: Any = None,
     fixed: Collection[str] | None = None,
     max_length: int | None = None,
+    specialize: Any = None,
 ) -> HCFG:
     """Turn an exported program into an HCFG.
 
@@ -85,6 +88,8 @@ def stage_exported(
         follow from them. None: so are dimensions without a bound.
     max_length : int, optional
         Of tensors whose length the data decides and nothing else bounds, and of open dimensions without a bound that are not fixed.
+    specialize : sequence, optional
+        Sizes among them that have a path of their own, as for models in Python.
 
     Raises
     ------
@@ -93,7 +98,7 @@ def stage_exported(
     UnsupportedError
         With the user's file, line and code where the program knows them.
     """
-    return _Program(program, args, dict(kwargs or {}), name, dynamic_shapes, fixed, Limits(length=max_length)).stage()
+    return _Program(program, args, dict(kwargs or {}), name, dynamic_shapes, fixed, Limits(length=max_length), specialize).stage()
 
 
 class _Program:
@@ -106,6 +111,7 @@ class _Program:
         dynamic_shapes: Any,
         fixed: Collection[str] | None,
         limits: Limits,
+        specialize: Any,
     ) -> None:
         self.program, self.name, self.limits = program, name, limits
         self.signature = program.graph_signature
@@ -114,7 +120,7 @@ class _Program:
         self.metas = [self._placeholder(s).meta.get("val") for s in self.users]
         forward = _signature_of(program)
         open_sizes = self._left_open(forward, fixed) if dynamic_shapes is None else dynamic_shapes
-        self.inputs = Inputs(forward, args, kwargs, open_sizes)
+        self.inputs = Inputs(forward, args, kwargs, open_sizes, specialize)
         self._check_call(args, kwargs)
         self.tensors, self.names = self._weights()
         #: Names in the signature of the tensors that a call leaves changed, in the order in which they were found.
@@ -203,28 +209,36 @@ class _Program:
         state = [Value(v.type, v.name) for v in variables]
         sizes = [Value(INT, size.name) for size in self.inputs.sizes]
         entry.params = [*inputs, *sizes, *state]
-        with recording(session, []):
-            given = self._given([*inputs, *sizes])
-            leaves = self._leaves_of(*self.inputs.build(given))
-            held: dict[str, Any] = dict(self.tensors)
-            for spec, value in zip(self.changed, state):
-                shared = fresh(value)
-                held |= {n: shared for n, t in self.tensors.items() if t is self.tensors[spec]}
-            rest = iter(leaves)
-            values = [held[s.arg.name] if s.kind != InputKind.USER_INPUT else next(rest) for s in self.signature.input_specs]
-            results = run_graph(session, self.program.graph_module, values)
-            if results is not None:  # None: every path ends in an error
-                self._check_inputs_kept(given, inputs)
-                self._leave(session, results, held)
+        decisions = session.decisions
+        decisions.pending = [[]]
+        while decisions.pending:
+            with recording(session, decisions.pending.pop()):
+                self._record(session, inputs, sizes, state)
         graph = HCFG(self.name, self.inputs.structure, self.inputs.names, [entry], variables, sizes=self.inputs.sizes)
+        graph.special_sizes = self.inputs.special
         graph.blocks = reverse_postorder(graph)
+        if graph.special_sizes:
+            number_alike(graph)
         _name_blocks(graph)
         return graph
 
-    def _given(self, params: list[Value]) -> list[StagedTensor]:
-        """Return the inputs; of those whose sizes the caller decides what there is of them."""
-        leaves = len(self.inputs.names)
-        return cast(list[StagedTensor], at_size([fresh(v) for v in params[:leaves]], self.inputs.sizes, params[leaves:]))
+    def _record(self, session: ExportedSession, inputs: list[Value], sizes: list[Value], state: list[Value]) -> None:
+        """Record the program at sizes that have a path of their own, or at all others."""
+        known = known_sizes(self.inputs.special, self.inputs.sizes, sizes)
+        fronts = [front_of(v, k, self.inputs.sizes, known) for k, v in enumerate(inputs)]
+        given = cast(list[StagedTensor], at_size([fresh(v) for v in fronts], self.inputs.sizes, sizes, known))
+        leaves = self._leaves_of(*self.inputs.build(given))
+        held: dict[str, Any] = dict(self.tensors)
+        for spec, value in zip(self.changed, state):
+            shared = fresh(value)
+            held |= {n: shared for n, t in self.tensors.items() if t is self.tensors[spec]}
+        rest = iter(leaves)
+        values = [held[s.arg.name] if s.kind != InputKind.USER_INPUT else next(rest) for s in self.signature.input_specs]
+        session.decisions.begun = True
+        results = run_graph(session, self.program.graph_module, values)
+        if results is not None:  # None: every path ends in an error
+            self._check_inputs_kept(given, fronts)
+            self._leave(session, results, held)
 
     def _check_inputs_kept(self, given: list[StagedTensor], inputs: list[Value]) -> None:
         mutated = [s for s in self.signature.output_specs if s.kind == OutputKind.USER_INPUT_MUTATION]

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The staging of an exported program: one run, no forks, and origins that come from the graph's nodes."""
+"""The staging of an exported program: no forks but for sizes that have a path of their own, and origins that come from its nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,18 @@ _FRAME = re.compile(r'File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<functi
 class _NoDecisions(Decisions):
     """Control flow is that of the program's operators, so no truth test may ever be decided while it runs."""
 
+    #: Whether the program's graph is being run; before, sizes of the inputs are decided.
+    begun = False
+
+    def begin_run(self) -> None:
+        """Forget what belongs to the run before."""
+        super().begin_run()
+        self.begun = False
+
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
         """Refuse to decide: an operator that looks at a value while it is recorded has no place in an exported program."""
+        if not self.begun:
+            return super().decide(cond, origin)
         if not isinstance(cond, Value):
             return bool(cond)
         raise UnsupportedError(
@@ -37,6 +47,7 @@ class ExportedSession(Session):
 
     def __init__(self, names: dict[int, str], limits: Limits | None = None) -> None:
         super().__init__(self._origin_of_node, limits, decisions=_NoDecisions)
+        self.decisions: _NoDecisions
         self.get(Constants).names = names
         self.node: torch.fx.Node | None = None
         #: What assertions tell of numbers where they hold, with what was known before, in their order.

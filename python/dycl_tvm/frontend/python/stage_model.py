@@ -32,6 +32,7 @@ from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.trace.alike_results import number_alike
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
@@ -61,6 +62,7 @@ def stage(
     max_recursion: int = MAX_RECURSION,
     max_length: int | None = None,
     dynamic_shapes: Any = None,
+    specialize: Any = None,
     max_seconds: float = MAX_SECONDS,
     max_memory: int = MAX_MEMORY,
     name: str | None = None,
@@ -84,6 +86,8 @@ def stage(
         Bound on every size that tensors decide and that nothing else bounds; one more is a run-time error.
     dynamic_shapes : mapping or sequence, optional
         Dimensions of the inputs that each call decides, see :class:`dycl_tvm.frontend.trace.dimensions.Dimensions`.
+    specialize : sequence, optional
+        Sizes among them that have a path of their own, see :func:`dycl_tvm.frontend.trace.special_sizes.special_sizes`.
     max_paths : int
         How many times the forward may be run again because paths cannot be joined.
     max_seconds, max_memory : float, int
@@ -104,7 +108,7 @@ def stage(
     """
     try:
         limits = Limits(max_paths, max_loop_trips, max_seconds, max_memory, max_recursion, max_length)
-        inputs = Inputs(model, example_args, example_kwargs or {}, dynamic_shapes)
+        inputs = Inputs(model, example_args, example_kwargs or {}, dynamic_shapes, specialize)
 
         def run(alone: Callable[..., None] | None = None) -> HCFG:
             # in a context of its own: what context variables hold is as before when staging ends
@@ -200,11 +204,12 @@ def _stage(
                 "make functions, classes and objects that keep state once, outside of the forward",
             )
     left_out = [*state.left_out, *program.left_out]
-    graph = HCFG(
-        name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes, current_origin()
-    )
+    graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes)
+    graph.special_sizes, graph.caller = inputs.special, current_origin()
     lower_calls(graph)
     graph.blocks = reverse_postorder(graph)
+    if graph.special_sizes:
+        number_alike(graph)
     _name_blocks(graph)
     return graph
 

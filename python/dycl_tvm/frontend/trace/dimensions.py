@@ -13,7 +13,7 @@ from dycl_tvm.errors import UsageError
 from dycl_tvm.frontend.trace.values.grown import OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.hcfg.nodes import Value
-from dycl_tvm.hcfg.sizes import Dim, InputSize, SizedDim
+from dycl_tvm.hcfg.sizes import Dim, InputSize, SizedDim, Span
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.runtime.structure import Structure
 
@@ -116,14 +116,20 @@ class Dimensions:
         return [TensorType(tuple(shape), t.dtype) for shape, t in zip(shapes, self._types)]
 
 
-def at_size(tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Sequence[Value]) -> list[torch.Tensor]:
-    """Return the tensors that a run is given, where those whose size the caller decides are the front of their buffers."""
+def at_size(
+    tensors: list[torch.Tensor], sizes: Sequence[InputSize], values: Sequence[Value], known: Mapping[str, Span]
+) -> list[torch.Tensor]:
+    """Return the tensors that a run is given, where those whose size the caller decides are the front of their buffers.
+
+    ``known`` has sizes that are within narrower bounds, which the buffers have.
+    """
     made = list(tensors)
     lengths: dict[int, dict[int, Length]] = {}
     for size, value in zip(sizes, values, strict=True):
-        counter = Counter(value, size.most, OfTheRun(), first=size.least)
+        least, most = known.get(size.name, (size.least, size.most))
+        counter = Counter(value, most, OfTheRun(), first=least)
         for d in size.dims:
-            if size.least != size.most:
+            if least != most:
                 lengths.setdefault(d.input, {})[d.dim] = Length(counter, d.factor, d.constant)
     for k, of in lengths.items():
         made[k] = cut(made[k], of)

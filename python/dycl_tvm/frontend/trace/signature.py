@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.clock import Dated, OwnValue
 from dycl_tvm.frontend.trace.dimensions import Dimensions, at_size
 from dycl_tvm.frontend.trace.heap.reach import has_attributes_only
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.special_sizes import front_of, known_sizes, special_sizes
 from dycl_tvm.frontend.trace.values.identity import Apart, identity_of, mark_outside
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, fresh_like
@@ -48,9 +49,13 @@ class Inputs:
         Of the leaves: ``x``, ``state[0]``.
     sizes : list of InputSize
         Those that the caller decides; ``dynamic_shapes`` says which. The types of such leaves are those of their buffers.
+    special : list of dict
+        Sizes that have a path of their own; ``specialize`` says which.
     """
 
-    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None) -> None:
+    def __init__(
+        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None, specialize: Any = None
+    ) -> None:
         forward = model.forward if isinstance(model, torch.nn.Module) else model
         try:
             self._signature = _signature_of(forward, args, kwargs)
@@ -77,6 +82,7 @@ class Inputs:
             self.sizes, self.types = dimensions.sizes, dimensions.bounded()
             for k in {d.input for size in self.sizes for d in size.dims}:
                 self._examples[k].enlarge(self.types[k].shape, self.names[k])
+        self.special = [] if specialize is None else special_sizes(specialize, self.sizes)
 
     def _describe(self, x: Any, where: str) -> Structure:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
@@ -128,9 +134,13 @@ class Inputs:
         ``values`` are those of the leaves, and then of the sizes.
         """
         made: list[StagedTensor] = []
-        for number, (value, example) in enumerate(zip(values, self._examples)):
+        sizes = values[len(self._examples) :]
+        known = known_sizes(self.special, self.sizes, sizes)
+        for number, (buffer, example) in enumerate(zip(values, self._examples)):
             if example.same is None:
-                t = fresh_like(example.meta, value)
+                value = front_of(buffer, number, self.sizes, known)
+                assert isinstance(value.type, TensorType)
+                t = fresh_like(example.of_shape(value.type.shape), value)
                 mark_outside(t.storage_, "input", number)
             else:
                 home = made[example.same].storage_
@@ -140,7 +150,7 @@ class Inputs:
                 may_be_one(t.storage_, made[k].storage_, _Overlap())
             made.append(t)
         current().get(Apart).homes = [identity_of(t.storage_) for t in made]
-        sized = at_size(list(made), self.sizes, values[len(made) :])
+        sized = at_size(list(made), self.sizes, sizes, known)
         for number, (part, whole) in enumerate(zip(sized, made)):
             if part is not whole:
                 mark_outside(part, "input", number)
@@ -202,7 +212,13 @@ class _Example:
         """Let it stand for tensors of all sizes up to a shape."""
         if not self.meta.is_contiguous() or self.same is not None or self.overlaps:
             raise UsageError(f"the example input `{name}`, whose sizes the caller decides, must be contiguous and have its own memory")
-        self.meta = torch.empty(shape, dtype=self.meta.dtype, device="meta", requires_grad=self.meta.requires_grad)
+        self.meta = self.of_shape(shape)
+
+    def of_shape(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return what it is like at a shape, which may be its own."""
+        if shape == tuple(self.meta.shape):
+            return self.meta
+        return torch.empty(shape, dtype=self.meta.dtype, device="meta", requires_grad=self.meta.requires_grad)
 
     def _view(self) -> Any:
         """Return what is equal for two tensors that are the same view of the same memory."""
