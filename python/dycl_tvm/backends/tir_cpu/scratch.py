@@ -56,7 +56,7 @@ class Scratch:
         return not self.escapes and bool(sizes) and bool(set.intersection(*sizes))
 
     def is_used_up(self, loop: Any, test: Any) -> bool:
-        """Whether no trip of a loop reads what one wrote that a test skips: it was made for this loop, whose later trips are skipped too."""
+        """Whether no trip of a loop reads what a skipped one would have written: it is this loop's alone, later trips are skipped too."""
         own = not self.escapes and all(loops and loops[0].same_as(loop) for _, loops in self.uses)
         return own and int(loop.kind) == tirx.ForKind.SERIAL and _falls(test, loop.loop_var)
 

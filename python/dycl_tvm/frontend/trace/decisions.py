@@ -176,6 +176,10 @@ class Decisions:
         known = next((facts.answers[cond] for facts in self._known() if cond in facts.answers), None)
         return self.decided(cond) if known is None else known
 
+    def is_answered_for_good(self, cond: Value) -> bool:
+        """Whether the answer to a test is known to the end of the run."""
+        return cond in self._facts.answers
+
     def number(self, value: Value) -> int | None:
         """Return what a number of the run is on the path at hand, if that was decided."""
         return next((facts.numbers[value] for facts in self._known() if value in facts.numbers), None)

@@ -75,7 +75,7 @@ class If:
             if decided is None:
                 self._begin(cond, variables)
             else:
-                learn(self._told, decided, cond in session.decisions.answers)
+                learn(self._told, decided, session.decisions.is_answered_for_good(cond))
                 cond = decided
         if not self.symbolic:
             self.side = bool(cond)
@@ -357,7 +357,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
         decided = session.decisions.answer(cond)
         if decided is None:
             return _explore_value(cond, then, orelse, test_in(test))
-        learn(test_in(test), decided, cond in session.decisions.answers)
+        learn(test_in(test), decided, session.decisions.is_answered_for_good(cond))
         cond = decided
     return then() if cond else orelse()
 

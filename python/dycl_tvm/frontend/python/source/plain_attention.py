@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Attention of PyTorch's as Python: what the run decides of it, and its fast path, given masks. Like the user's own code, it runs rewritten.
+"""Attention of PyTorch's what the run decides of it, and its fast path, given masks. Like the user's own code, it runs rewritten.
 
-On the fast path a mask says which keys are left out, by what is not 0, and a query of which all keys are left out is not a number. The other path
-adds masks of floats, and gives such a query what attention to nothing gives.
+On the fast path a mask says which keys are left out, by what is not 0, and a query of which all keys are left out is not a number. The
+other path adds masks of floats, and gives such a query what attention to nothing gives.
 """
 
 from __future__ import annotations

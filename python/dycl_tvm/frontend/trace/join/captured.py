@@ -183,7 +183,7 @@ def parts_of(c: Items | Alternatives) -> list[Captured]:
 
 @dataclass
 class PathState:
-    """A path at its end: the block that it ends in, its variables, the places that it changed, and numbers of trips that are known there."""
+    """A path at its end: the block that it ends in, its variables, the places that it changed, and numbers of trips known there."""
 
     block: Block
     env: dict[str, Captured]

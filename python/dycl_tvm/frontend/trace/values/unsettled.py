@@ -59,7 +59,7 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_
     if not found or query.dim() != 4:
         return NotImplemented
     given = [t.clone(memory_format=torch.contiguous_format) if isinstance(t, torch.Tensor) and _open(t) else t for t in given]
-    made = F.scaled_dot_product_attention(*given, *others, **named)
+    made: Any = F.scaled_dot_product_attention(*given, *others, **named)
     b, h, n, d = made.shape
     by_heads, by_queries = meta_of((b, h, n, d), None, made.dtype).stride(), meta_of((b, n, h, d), None, made.dtype).stride()
     strides = [by_heads, tuple([by_queries[k] for k in (0, 2, 1, 3)])]
