@@ -90,8 +90,6 @@ class If:
         session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
-        self._before: Any = None
-        self._knows = False
 
     def _tell(self, side: bool) -> None:
         """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
@@ -99,21 +97,14 @@ class If:
         if self._told is not None and rolling and rolling[-1].loop is self._told.loop:
             self._told.begin(side)
 
-    def _forget(self) -> None:
-        if self._knows:
-            self._told.end(self._before)
-        self._knows = False
-
     def next(self) -> bool:
         """Return whether a side is to be run."""
         self._round += 1
         if not self.symbolic:
             return self._round == 1
         session = current()
-        self._forget()
         if self._round <= 2:
-            if self._told is not None:
-                self._before, self._knows = self._told.begin(self._round == 1), True
+            self._learn(self._round == 1)
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths:
@@ -126,8 +117,8 @@ class If:
         differing = between_paths([self._token], ("if the test holds", "if not"))
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
-        if self._told is not None and len(self._paths) == 1:
-            self._learn()
+        if len(self._paths) == 1 and not getattr(getattr(self._told, "loop", None), "is_loop", False):
+            self._learn(self._stays)  # the other side has left
         return False
 
     def _end_joining(self) -> None:
@@ -136,11 +127,12 @@ class If:
         if not self._kept:
             current().decisions.close(self._token)
 
-    def _learn(self) -> None:
-        """One side has left: what its test tells of a length holds from here on."""
-        if not getattr(self._told.loop, "is_loop", False):
-            before = self._told.begin(self._stays)
-            current().journal.learn(lambda: self._told.end(before))
+    def _learn(self, side: bool) -> None:
+        """Go on where the test has an answer; what it tells is forgotten after all that is learned from here on."""
+        told = self._told
+        if told is not None:
+            before = told.begin(side)
+            current().journal.learn(lambda: told.end(before))
 
     def leave(self, variables: dict[str, Any]) -> None:
         """Take down the state at the end of a side."""
@@ -156,8 +148,6 @@ class If:
             return False
         session = current()
         session.heap.undoable.remove((self._scope.clock, self._token))
-        if error is not None:
-            self._forget()
         if isinstance(error, Jump):
             with exits().beyond(error.target.modes):
                 self._kept |= error.target.receive(error, self._token)
