@@ -54,6 +54,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import attempt, judge
 from dycl_tvm.frontend.trace.values.constants import constants
+from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.recording import check_modes
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 from dycl_tvm.hcfg.nodes import Origin
@@ -433,7 +434,7 @@ def _refuse_effect(name: str, what: str) -> None:
     )
 
 
-_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor))
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor, Grown))
 #: What native code may be given without a look: it holds nothing of the program's, and what changes it is seen.
 _INERT = frozenset((int, float, bool, str, type(None), torch.dtype)) | _TENSORS
 
