@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.join.join import Join
 from dycl_tvm.frontend.trace.join.kinds import go_on
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import counts
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.number_tests import Several
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -66,6 +67,7 @@ class If:
         self.names = names
         self.env: dict[str, Any] = {}
         self._round = 0
+        test = counts.tested(test)
         cond = truth(test)
         self._told = test_in(test)
         if isinstance(cond, Value) and fork:
@@ -92,9 +94,11 @@ class If:
         self._kept = False
 
     def _tell(self, side: bool) -> None:
-        """In a trip of a loop, one side of whose paths goes on alone: note what a test of a length tells of the number of trips."""
+        """One side goes on alone: note what its test tells; in a trip of a loop, of the number of trips only."""
         rolling = current().decisions.rolling
-        if self._told is not None and rolling and rolling[-1].loop is self._told.loop:
+        if not rolling:
+            self._learn(side)
+        elif self._told is not None and rolling[-1].loop is self._told.loop:
             self._told.begin(side)
 
     def next(self) -> bool:
@@ -104,7 +108,8 @@ class If:
             return self._round == 1
         session = current()
         if self._round <= 2:
-            self._learn(self._round == 1)
+            if self._told is not None:
+                self._begin_told(self._round == 1)
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths:
@@ -117,8 +122,8 @@ class If:
         differing = between_paths([self._token], ("if the test holds", "if not"))
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
-        if len(self._paths) == 1 and not getattr(getattr(self._told, "loop", None), "is_loop", False):
-            self._learn(self._stays)  # the other side has left
+        if len(self._paths) == 1:  # the other side has left
+            self._learn(self._stays)
         return False
 
     def _end_joining(self) -> None:
@@ -128,11 +133,14 @@ class If:
             current().decisions.close(self._token)
 
     def _learn(self, side: bool) -> None:
-        """Go on where the test has an answer; what it tells is forgotten after all that is learned from here on."""
-        told = self._told
-        if told is not None:
-            before = told.begin(side)
-            current().journal.learn(lambda: told.end(before))
+        """Note what the test tells of numbers where it has an answer, but for numbers of trips."""
+        if self._told is not None and not getattr(self._told.loop, "is_loop", False):
+            self._begin_told(side)
+
+    def _begin_told(self, side: bool) -> None:
+        """Note what the test tells where it has an answer; it is forgotten after all that is learned from here on."""
+        told, before = self._told, self._told.begin(side)
+        current().journal.learn(lambda: told.end(before))
 
     def leave(self, variables: dict[str, Any]) -> None:
         """Take down the state at the end of a side."""
@@ -331,7 +339,7 @@ class Finally:
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""
-    session = current()
+    session, test = current(), counts.tested(test)
     cond = truth(test)
     if isinstance(cond, Value):
         decided = session.decisions.answer(cond)
@@ -359,6 +367,7 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
     """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
     value = first
     for position, thunk in enumerate(rest):
+        value = counts.tested(value) if condition else value
         cond = truth(value)
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
@@ -392,6 +401,7 @@ def test_in(x: Any) -> Any:
 
 def tested(x: Any) -> Any:
     """Return the truth of an operand of which only that is wanted."""
+    x = counts.tested(x)
     cond = truth(x)
     if not isinstance(cond, Value):
         return cond
