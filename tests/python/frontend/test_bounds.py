@@ -108,6 +108,44 @@ def test_what_a_test_does_not_tell(program):
         stage(program, COUNTS[0])
 
 
+def _which(n, x):
+    if n >= 1:
+        if n >= 2:
+            return x.sum()
+        return x.sum() * 2
+    if n == 0:
+        return x.sum() * 3
+    return x.sum() * 5
+
+
+def of_a_length(x):
+    return _which(x[x > 0].shape[0], x), x[x > 0]
+
+
+def of_a_number(x):
+    n = x.argmax().item() - 1
+    return _which(n, x), n
+
+
+def in_trips(x):
+    n, t = x[x > 0].shape[0], x.sum()
+    for _ in range(2):
+        if n >= 1:
+            if n >= 2:
+                t = t + 1
+                continue
+            t = t + 3
+            continue
+        t = t * 3 if n == 0 else t * 5
+    return t
+
+
+@pytest.mark.parametrize("program", [of_a_length, of_a_number, in_trips], ids=lambda f: f.__name__)
+def test_what_a_test_in_a_side_tells_is_forgotten_behind_it(program):
+    """A side that leaves has learned more than the test that it is a side of told it; the other side knows neither."""
+    check(program, [(torch.tensor(x),) for x in ([-1.0, -2, -3], [2.0, -1, -1], [-1.0, 2, 1], [-2.0, -1, 3])])
+
+
 def picked(x):
     y = dycl_tvm.bound(x[x > 0], 0, 4)
     return y * 2, y.sum(), y.shape[0], torch.stack([y, y], 1).t()

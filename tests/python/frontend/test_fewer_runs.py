@@ -366,3 +366,25 @@ def test_lengths_that_cannot_be_joined_behind_an_unrolled_loop_part_at_once():
     inputs = [(torch.tensor([[0.1, k + 0.5]]),) for k in range(13)]
     graph = check(f, inputs, paths=13, max_paths=20)
     assert len(graph.return_sites()) == 13
+
+
+def test_nobody_catches_what_pytorch_checks_of_a_run_time_length():
+    def f(x):
+        rows = x.T[x[0] > 0]
+        return rows.reshape(-1, 1, rows.shape[1] * rows.shape[0]).sum()
+
+    with pytest.raises(RuntimeError, match="size to be found|0 elements"):
+        f(torch.full((1, 2), -1.0))
+    check(f, X, max_paths=1)
+
+
+def test_a_tensor_of_another_length_on_each_path_is_changed_in_place_in_one_run():
+    def f(x):
+        y = x[x > 0]
+        if x.sum() > 1:
+            y = y[:1]
+        z = y - 1
+        z /= 2
+        return z, y
+
+    check(f, X, max_paths=1)

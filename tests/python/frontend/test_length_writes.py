@@ -181,7 +181,30 @@ def a_copy_or_the_tensor_itself(x):
     return part, flat, part.view(5, 2)
 
 
+def of_another_length_on_each_path(x):
+    y = x[0, : counts(x)[0]]
+    if y.shape[0] > 4:
+        y = y.topk(4).values
+    z = y - 1
+    z /= 2
+    part = z[:2]
+    z.mul_(3)
+    part.add_(1)
+    z.view(1, -1)[0, :1] = 7
+    return z, part, y
+
+
+def one_of_two_on_each_path(x):
+    y, z = x[0, : counts(x)[0]], torch.zeros(3)
+    w = y
+    if x.sum() > 1:
+        y = z[:2]
+    y += 1
+    return y, z, w, x
+
+
 PROGRAMS = [
+    *(of_another_length_on_each_path, one_of_two_on_each_path),
     *(changed_in_place, changed_where_a_mask_is, rows_in_two_dimensions, rows_in_what_has_such_a_length, positions_that_may_be_outside),
     *(as_many_as_a_mask_has, as_many_rows_as_a_mask_may_have, masks_of_another_length),
     *(positions_that_may_be_outside_and_are_assigned, as_many_as_there_are_positions, sizes_that_are_tensors, scattered),

@@ -376,6 +376,56 @@ def test_matching_of_points_that_are_pruned():
     compare(match, calls)
 
 
+def lightglue(layers):
+    """Return transformers' LightGlue: what its layers are sure of, and how many points they prune, differs with the input."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    sizes = {"encoder_hidden_sizes": [4, 4, 8, 8], "decoder_hidden_size": 8, "descriptor_decoder_dim": 8}
+    points = transformers.SuperPointConfig(**sizes, keypoint_threshold=0.05, max_keypoints=6, nms_radius=1, border_removal_distance=1)
+    options = {"descriptor_dim": 8, "num_hidden_layers": layers, "num_attention_heads": 1, "attn_implementation": "eager"}
+    confidence = {"depth_confidence": 0.35, "width_confidence": 0.5, "filter_threshold": 0.0}
+    config = transformers.LightGlueConfig(keypoint_detector_config=points, **options, **confidence)
+    model = transformers.LightGlueForKeypointMatching(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=(2 / weight[0].numel()) ** 0.5 if weight.dim() > 1 else 0.1)
+    for layer in model.token_confidence:
+        torch.nn.init.normal_(layer.token.weight, std=2.0)
+    return model
+
+
+def test_pairs_of_images_each_of_which_ends_by_itself():
+    """A pair leaves the batch after the layer that is sure of it, and each layer leaves out points of those that stay."""
+    model, calls, ends, pruned = lightglue(3), [], set(), 0
+
+    def match(points, descriptors, mask):
+        return model._match_image_pair(points, descriptors, 48, 48, mask=mask)[:3]
+
+    for k in range(10):
+        noise = torch.Generator().manual_seed(k)
+        mask = (torch.arange(6) < torch.tensor([6, 6 - 2 * (k % 2)])[:, None]).int().expand(2, 2, 6)
+        call = (torch.rand(2, 2, 6, 2, generator=noise) * 48, torch.randn(2, 2, 6, 8, generator=noise), mask)
+        try:
+            with torch.no_grad():
+                layers = match(*call)[2]
+        except IndexError:  # one pair is left for the last layer, for which the model itself has too long a mask
+            continue
+        calls.append(call)
+        ends |= set(layers.amax((1, 2)).tolist())
+        pruned += int((layers.amin((1, 2)) < layers.amax((1, 2))).sum())
+    assert ends == {1, 2, 3} and pruned > 2
+    compare(match, calls)
+
+
+def test_images_whose_points_are_found_and_matched():
+    """The whole network: none, one or all of the points that there may be in each image."""
+    calls = [(torch.rand(1, 2, 3, 16, 16, generator=torch.Generator().manual_seed(k)) * 2 * (1 + k % 6),) for k in (1, 6, 12, 0)]
+    model = lightglue(2)
+    with torch.no_grad():
+        found = {tuple(model(*call).mask.sum(-1).flatten().tolist()) for call in calls}
+    assert len(found) > 2
+    compare(model, calls)
+
+
 CONFORMERS = {
     "Wav2Vec2ConformerModel": {
         **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "conv_dim": (8, 8)},

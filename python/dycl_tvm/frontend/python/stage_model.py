@@ -21,6 +21,7 @@ from dycl_tvm.frontend.python.calls.iterators import twin
 from dycl_tvm.frontend.python.calls.kept_lists import KeptLists
 from dycl_tvm.frontend.python.calls.sealed import seal
 from dycl_tvm.frontend.python.calls.seeds import default_generator_of_the_program, twin_of_generator
+from dycl_tvm.frontend.python.calls.stand_ins import begin_anew
 from dycl_tvm.frontend.python.calls.sums import sums_of_the_program
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
@@ -43,6 +44,7 @@ from dycl_tvm.frontend.trace.procedures import lower_calls
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.signature import Inputs
 from dycl_tvm.frontend.trace.values.constants import Constants
+from dycl_tvm.frontend.trace.values.deciding import Tests
 from dycl_tvm.frontend.trace.values.generators import Generators
 from dycl_tvm.frontend.trace.values.identity import Apart
 from dycl_tvm.garbage import apart_from_the_forward
@@ -136,7 +138,7 @@ def _stage(
     named = _named_tensors(model)
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
-    generators, recursive, growing = Generators(KINDS[device]), Recursive(), GrowingLists()
+    generators, recursive, growing, tests = Generators(KINDS[device]), Recursive(), GrowingLists(), Tests(begin_anew)
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))
@@ -167,6 +169,7 @@ def _stage(
             session.keep(generators)
             session.keep(recursive)
             session.keep(growing)
+            session.keep(tests)
             session.get(Outgrown).ask = growing.outgrown
             entry = session.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)] + [Value(INT, size.name) for size in inputs.sizes]

@@ -86,7 +86,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.answers: dict[Value, bool] = {}
-        self.numbers: dict[Value, int] = {}
+        self.numbers: dict[Any, int] = {}
 
     def clear(self) -> None:
         """Forget all: another path begins."""
@@ -156,7 +156,7 @@ class Decisions:
         if known is not None:
             return known
         reason, origin = "a truth test stands where both sides cannot be explored in place", origin or self._origin()
-        if self._parts_in_trip():
+        if self.parts_in_trip():
             self.fork(self._parting(cond, origin).target, reason)
         if self.opened:
             self.fork(self.opened[0].target, reason)
@@ -180,25 +180,25 @@ class Decisions:
         """Whether the answer to a test is known to the end of the run."""
         return cond in self._facts.answers
 
-    def number(self, value: Value) -> int | None:
-        """Return what a number of the run is on the path at hand, if that was decided."""
-        return next((facts.numbers[value] for facts in self._known() if value in facts.numbers), None)
+    def number(self, what: Any) -> int | None:
+        """Return what a number of the run is on the path at hand, if that was decided; ``what`` stands for the number."""
+        return next((facts.numbers[what] for facts in self._known() if what in facts.numbers), None)
 
-    def note_number(self, value: Value, number: int) -> None:
+    def note_number(self, what: Any, number: int) -> None:
         """Note what a number of the run is, as tests have decided that it is no other."""
-        self._known()[-1].numbers[value] = number
+        self._known()[-1].numbers[what] = number
 
     def _known(self) -> list[Facts]:
         """Return what is known on the path at hand: to the end of the run, and to the end of each trip of a rolled loop around it."""
         return [self._facts, *[trip.facts for trip in self.rolling]]
 
     def _note(self, cond: Operand, answer: bool) -> bool:
-        others = not self._parts_in_trip() and (self.opened or self.rolling or self.waiting)  # joined with a path of another answer
+        others = not self.parts_in_trip() and (self.opened or self.rolling or self.waiting)  # joined with a path of another answer
         if not others and isinstance(cond, Value):
             self._known()[-1].answers[cond] = answer
         return answer
 
-    def _parts_in_trip(self) -> bool:
+    def parts_in_trip(self) -> bool:
         """Whether paths may part in the trip at hand, and meet at its end."""
         return bool(self.rolling) and self.rolling[-1].loop.parts
 
@@ -241,7 +241,7 @@ class Decisions:
         """Return what parts the paths at the place at hand by a condition."""
         decision = self._make(cond, False)
         decision.origin = origin or decision.origin
-        if self._parts_in_trip():
+        if self.parts_in_trip():
             trip = self.rolling[-1]
             inside = [d for d in self.opened if d.index >= trip.began and (d.joins or d.bound_for > trip.moment)]
             decision.target = inside[0].target if inside else decision

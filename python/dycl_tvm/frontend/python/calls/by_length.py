@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried
 from dycl_tvm.frontend.trace.values.extents import decided
 from dycl_tvm.frontend.trace.values.grown import Grown, number
-from dycl_tvm.frontend.trace.values.lengths import Counter, Length
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length, forget
 
 Run = Callable[[], Any]
 
@@ -28,7 +28,7 @@ def counters_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Counter]:
     """Return the counters of the tensors among arguments whose length is known only at run time, and may be tried."""
     lengths = [n for x in (*args, *kwargs.values()) if type(x) is Grown for n in x.lengths.values() if n.settled is None]
     counters = {id(n.counter): n.counter for n in lengths}
-    return [c for c in counters.values() if current().decisions.number(c.value) is None and can_be_tried(c)]
+    return [c for c in counters.values() if can_be_tried(c)]
 
 
 def tried_by_length(run: Run, counters: list[Counter]) -> Any:
@@ -52,17 +52,12 @@ def tried_by_length(run: Run, counters: list[Counter]) -> Any:
 
 def _with_length(run: Run, counter: Counter, length: int) -> Any:
     """Make the call where a length is known."""
-    before = counter.first, counter.last, counter.told
-
-    def forget() -> None:
-        counter.first, counter.last, counter.told = before
-
-    current().journal.learn(forget)  # after what the call learns itself
-    counter.first, counter.last, counter.told = length, length, True
+    before = counter.learn(length, length)
+    current().journal.learn(lambda: forget(before))  # after what the call learns itself
     try:
         return run()
     finally:
-        forget()
+        forget(before)
 
 
 class _Attempt:

@@ -124,13 +124,13 @@ def _call(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any], root: bool
     if isinstance(callee, _BUILTIN_METHODS):
         if isinstance(callee, types.MethodWrapperType) and callee.__name__ == "__call__" and isinstance(callee.__self__, type):
             return _construct(callee.__self__, args, kwargs)
-        if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
-            return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
         owner = getattr(callee, "__self__", None)
         if callee.__name__ == "tolist" and type(owner) is Grown and not (args or kwargs):
             numbers = current().get(GrowingLists).of_numbers(owner, users_frame())
             if numbers is not None:
                 return numbers
+        if type(callee) is types.BuiltinFunctionType and type(callee.__self__) in _TENSORS and _are_inert(args, kwargs):
+            return program().trampolines.watch(callee, args, kwargs)  # it changes tensors only, which the recorder sees
         if searches(callee, args, kwargs):
             return search(callee, args)
         args = with_known_key(callee, args)
@@ -440,7 +440,7 @@ def _refuse_effect(name: str, what: str) -> None:
     )
 
 
-_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor))
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, StagedTensor, Grown))
 #: What native code may be given without a look: it holds nothing of the program's, and what changes it is seen.
 _INERT = frozenset((int, float, bool, str, type(None), torch.dtype)) | _TENSORS
 

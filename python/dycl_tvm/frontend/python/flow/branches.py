@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.join.join import Join
 from dycl_tvm.frontend.trace.join.kinds import go_on
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values import counts
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.number_tests import Several
 from dycl_tvm.hcfg.nodes import Operand, Value
@@ -66,6 +67,7 @@ class If:
         self.names = names
         self.env: dict[str, Any] = {}
         self._round = 0
+        test = counts.tested(test)
         cond = truth(test)
         self._told = test_in(test)
         if isinstance(cond, Value) and fork:
@@ -90,13 +92,6 @@ class If:
         session.builder.branch(cond, *self._sides)
         self._paths: list[PathState] = []
         self._kept = False
-        self._before: Any = None
-        self._knows = False
-
-    def _forget(self) -> None:
-        if self._knows:
-            self._told.end(self._before)
-        self._knows = False
 
     def next(self) -> bool:
         """Return whether a side is to be run."""
@@ -104,10 +99,8 @@ class If:
         if not self.symbolic:
             return self._round == 1
         session = current()
-        self._forget()
         if self._round <= 2:
-            if self._told is not None:
-                self._before, self._knows = self._told.begin(self._round == 1), True
+            begin_told(self._told, self._round == 1)
             self.side, self.restore, self.env = self._round == 1, self._round == 2, self._entry
             session.builder.block = self._sides[self._round - 1]
             if self._round == 2 and not self._paths:
@@ -120,7 +113,7 @@ class If:
         differing = between_paths([self._token], ("if the test holds", "if not"))
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
-        if len(self._paths) == 1 and not _is_of_loop(self._told):
+        if len(self._paths) == 1 and not _is_of_loop(self._told):  # the other side has left
             learn(self._told, self._stays)
         return False
 
@@ -144,8 +137,6 @@ class If:
             return False
         session = current()
         session.heap.undoable.remove((self._scope.clock, self._token))
-        if error is not None:
-            self._forget()
         if isinstance(error, Jump):
             with exits().beyond(error.target.modes):
                 self._kept |= error.target.receive(error, self._token)
@@ -331,27 +322,31 @@ def _is_of_loop(told: Any) -> bool:
     return told is not None and bool(getattr(told.loop, "is_loop", False))
 
 
+def begin_told(told: Any, side: bool) -> None:
+    """Note what a test tells where it has an answer; it is forgotten after all that is learned from here on."""
+    if told is not None:
+        before = told.begin(side)
+        current().journal.learn(lambda: told.end(before))
+
+
 def learn(told: Any, side: bool, for_good: bool = False) -> None:
     """Go on with one side alone: what its test tells of a number, or of a length, holds from here on.
 
-    With ``for_good`` it does to the end of the run, else in the innermost scope. What a test tells of the number of a loop's trips holds
-    in the trip that is being recorded.
+    With ``for_good`` it does to the end of the run, else in the innermost scope. In a trip of a loop only what a test tells of the number
+    of trips is noted; it holds in the trip.
     """
-    if told is None:
-        return
-    if not _is_of_loop(told):
-        before = told.begin(side)
-        if not for_good:
-            current().journal.learn(lambda: told.end(before))
-        return
     rolling = current().decisions.rolling
-    if rolling and rolling[-1].loop is told.loop:
+    if for_good and told is not None and not _is_of_loop(told):
+        told.begin(side)
+    elif not rolling and not _is_of_loop(told):
+        begin_told(told, side)
+    elif rolling and told is not None and rolling[-1].loop is told.loop:
         told.begin(side)
 
 
 def ifexp(test: Any, then: Any, orelse: Any) -> Any:
     """``then() if test else orelse()``."""
-    session = current()
+    session, test = current(), counts.tested(test)
     cond = truth(test)
     if isinstance(cond, Value):
         decided = session.decisions.answer(cond)
@@ -380,6 +375,7 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
     """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
     value = first
     for position, thunk in enumerate(rest):
+        value = counts.tested(value) if condition else value
         cond = truth(value)
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
@@ -416,6 +412,7 @@ def test_in(x: Any) -> Any:
 
 def tested(x: Any) -> Any:
     """Return the truth of an operand of which only that is wanted."""
+    x = counts.tested(x)
     cond = truth(x)
     if not isinstance(cond, Value):
         return cond

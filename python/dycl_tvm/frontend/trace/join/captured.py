@@ -19,7 +19,7 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attrib
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
-from dycl_tvm.frontend.trace.values.lengths import Affine, Counter, Length, Told
+from dycl_tvm.frontend.trace.values.lengths import Affine, Counter, Learned, Length
 from dycl_tvm.frontend.trace.values.storage import Stale
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -204,7 +204,7 @@ def capture_path(env: dict[str, Any], mark: int, value: Any = None, has_value: b
     captured = {k: capture(v) for k, v in env.items()}
     result = capture(value) if has_value else None
     places = {key: capture_place(place, place.read()) for key, place in session.journal.changes(mark).items()}
-    return PathState(session.builder.here(), captured, result, places, settled=session.get(Told).settled())
+    return PathState(session.builder.here(), captured, result, places, settled=session.get(Learned).settled())
 
 
 def adopt(path: PathState) -> tuple[dict[str, Any], Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from dycl_tvm.frontend.trace.control_flow import LengthNeeded
 from dycl_tvm.frontend.trace.session import OfOneRun, current
-from dycl_tvm.frontend.trace.values.lengths import Counter, Length
-from dycl_tvm.hcfg.nodes import Operand, Value
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length, Told
+from dycl_tvm.hcfg.nodes import Operand, Origin
 
 #: As many lengths are tried, each of which is a path.
 MOST_LENGTHS = 64
@@ -18,10 +18,50 @@ FEW = 17
 
 
 class Deciding(OfOneRun):
-    """The counters of which each number may be tried in a call around the place at hand."""
+    """What is known on the path at hand.
+
+    Attributes
+    ----------
+    tried : list of Counter
+        Those of which each number may be tried in a call around the place at hand.
+    tested : dict
+        Where something was tested last of which a number that stands for others tells the answer; None if that number was tested.
+    """
 
     def __init__(self) -> None:
         self.tried: list[Counter] = []
+        self.tested: dict[Any, Origin | None] = {}
+        self._told: dict[Any, Told] = {}
+
+    def of(self, root: Any) -> Told:
+        """Return what is known of a number that stands for all that are so far from it (:attr:`Counter.root`).
+
+        What is computed alike of a loop's state is one number in a trip, and may be another behind the loop.
+        """
+        return self._told.setdefault((root, *[r.loop for r in current().decisions.rolling]), Told())
+
+
+class Tests:
+    """The tests of a program that are to be tests of a number that Python needs behind them.
+
+    Attributes
+    ----------
+    of_counts : set of Origin
+        Where they are.
+    begin_anew : callable
+        Stages the program from its beginning.
+    """
+
+    def __init__(self, begin_anew: Callable[[], object] = lambda: None) -> None:
+        self.of_counts: set[Origin | None] = set()
+        self.begin_anew = begin_anew
+
+    def need(self, counter: Counter) -> None:
+        """Begin anew where something was tested before that would have told of a number which Python needs."""
+        place = current().get(Deciding).tested.get(counter.root[0])
+        if place is not None:
+            self.of_counts.add(place)
+            self.begin_anew()
 
 
 def can_be_tried(counter: Counter) -> bool:
@@ -34,19 +74,16 @@ def known_length(length: Length, refuse: Callable[[], Any]) -> int | None:
     counter = length.counter
     if length.settled is not None:
         return length.settled
-    known = current().decisions.number(counter.value)
-    if known is not None:
-        return length.at(known)
+    current().get(Tests).need(counter)
     if any(c is counter for c in current().get(Deciding).tried):
         raise LengthNeeded(counter, refuse)
     return None
 
 
-def one_of_few(value: Value, least: int, most: int, is_it: Callable[[int], Operand]) -> int:
+def one_of_few(base: tuple[Any, int], least: int, most: int, is_it: Callable[[int], Operand]) -> int:
     """Return what a number is on the path at hand, of a few that it may be: each of them is a path of its own."""
-    decisions = current().decisions
-    known = decisions.number(value)
-    if known is None:
-        known = next((n for n in range(least, most) if decisions.decide(is_it(n))), most)
-        decisions.note_number(value, known)
-    return known
+    decisions, told = current().decisions, current().get(Deciding).of(base[0])
+    if told.decided is None and decisions.waiting and not decisions.parts_in_trip():
+        # a path that is joined with the one at hand may have another number
+        decisions.fork(decisions.waiting[0][1], "a number is needed at build time")
+    return told.decide(base[1], least, most, is_it)

@@ -53,6 +53,12 @@ class Elements(OfOneRun, ElementRanges):
             value, more = given, more + added
         return value, more
 
+    def maker_of(self, value: Value) -> TensorOp | None:
+        """Return the operation on tensors that makes a value, if one does."""
+        self._look_at_events()
+        maker = self.makers.get(value)
+        return maker if isinstance(maker, TensorOp) else None
+
     def computed_as(self, value: Value, steps: int = 6) -> Any:
         """Return what a tensor is computed of, some steps back, as something that is equal for tensors that surely hold the same."""
         self._look_at_events()

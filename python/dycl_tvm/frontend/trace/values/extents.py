@@ -16,7 +16,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
-from dycl_tvm.frontend.trace.values.deciding import can_be_tried, known_length, one_of_few
+from dycl_tvm.frontend.trace.values.deciding import Deciding, can_be_tried, known_length
 from dycl_tvm.frontend.trace.values.extremes import extremum
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, grown, number, rank_of
 from dycl_tvm.frontend.trace.values.indices import require
@@ -51,13 +51,17 @@ def extent_of(n: Any, least: int, most: int) -> Extent:
     value = scalars.operand_of(n)
     if least == most or not isinstance(value, Value):
         return most if isinstance(value, Value) else int(value)
-    root, factor, constant = n.node.form.of_one() if n.node.form is not None else (None, 1, 0)
-    if factor == 1:
-        return Length(Counter(value, most, OfTheRun(), first=least, base=n.node.base), 1, 0)
-    ends = sorted([(least - constant) / factor, (most - constant) / factor])
-    host_op = current().builder.host_op
-    value = host_op("floordiv", (host_op("sub", (value, constant), INT), factor), INT)  # nothing is left over
-    return Length(Counter(value, math.floor(ends[1]), OfTheRun(), first=math.ceil(ends[0]), base=(root, 0)), factor, constant)
+    base, factor, constant = n.node.base, 1, 0
+    if n.node.form is not None and n.node.form.of_one()[1] != 1:
+        root, factor, constant = n.node.form.of_one()
+        host_op, base = current().builder.host_op, (root, 0)
+        value = host_op("floordiv", (host_op("sub", (value, constant), INT), factor), INT)  # nothing is left over
+        ends = sorted([(least - constant) / factor, (most - constant) / factor])
+        least, most = math.ceil(ends[0]), math.floor(ends[1])
+    told = current().get(Deciding).of(base[0])
+    least, most = told.within(least, most, base[1])
+    made = Length(Counter(value, most, OfTheRun(), first=least, base=base, known=told), factor, constant)
+    return made.at(most) if least == most else made
 
 
 class _Sizes(OfOneRun):
@@ -220,7 +224,8 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 def decided(counter: Counter) -> int:
     """Return what a counter is on the path at hand: each number that it may be is a path of its own."""
-    return one_of_few(counter.value, counter.first, counter.last, lambda n: scalars.truth_operand(scalars.wrap(counter.value) == n))
+    found = scalars.wrap(counter.value)
+    return counter.known.decide(counter.root[1], counter.first, counter.last, lambda n: scalars.truth_operand(found == n))
 
 
 def decided_length(t: Grown, along: int) -> int:

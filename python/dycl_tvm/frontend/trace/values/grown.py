@@ -99,7 +99,7 @@ class Grown(StagedTensor):
         self.storage_, self.chain, self.born = storage, chain, next(clock)
         self._cached = (storage.version, value)
         self.buffer, self.lengths = type_, dict(sorted(lengths.items()))
-        if not storage.cut and not isinstance(self.decision, OfTheRun):
+        if not storage.cut and getattr(self.decision, "is_loop", False):
             storage.growing = self.decision
         current().growing = True
         return self

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.bounded import Bounded
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import same_random_numbers, unrecorded
 from dycl_tvm.frontend.trace.values.arguments import key_of, map_leaves, map_tensors, opname, tensors_of
-from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of
+from dycl_tvm.frontend.trace.values.layouts import layouts_of, meta_of, strides_of
 from dycl_tvm.frontend.trace.values.result_types import is_plain
 from dycl_tvm.frontend.trace.values.tensors import SELECT_AT, StagedTensor, storage_of
 
@@ -79,14 +79,15 @@ def check_in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
 
 
 def _is_read_alone(t: torch.Tensor, tensors: list[torch.Tensor], target: torch.Tensor) -> bool:
-    """Whether the strides of a tensor depend on the path, and say nothing: it is read only, and has its memory for itself.
+    """Whether the strides of a tensor depend on the path, and say nothing: its memory is its own, and no element is written twice.
 
     Those of others are settled.
     """
     layouts = layouts_of(t)
     if layouts is None:
         return False
-    if t is not target and not any(storage_of(other) is storage_of(t) for other in tensors if other is not t):
+    apart = t.dim() == 1 and all(stride > 0 for (stride,) in strides_of(t))  # no element is written twice
+    if (t is not target or apart) and not any(storage_of(other) is storage_of(t) for other in tensors if other is not t):
         return True
     layouts.settle()
     return False

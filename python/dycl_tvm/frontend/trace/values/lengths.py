@@ -9,6 +9,7 @@ header of the loop proves when its body has been recorded.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,93 @@ class Counter:
     broken: bool = False
     part: tuple[Split, int] | None = None
     base: tuple[Any, int] | None = None
+    #: What is known of it, and of all numbers that are known to be so far from it.
+    known: Told = field(default_factory=lambda: Told())
+
+    def __post_init__(self) -> None:
+        self.known.counters.append(self)
+
+    @property
+    def root(self) -> tuple[Any, int]:
+        """The number that stands for all that are so far from one another, and by how much this one is larger."""
+        return self.base or (self.value, 0)
+
+    def learn(self, first: int, last: int) -> Before:
+        """Go on where there are no fewer and no more: return what was known before, for :func:`forget`."""
+        more = self.root[1]
+        return self.known.learn(first - more, last - more)
+
+
+class Told:
+    """What the tests that were passed tell of a number, and of the counters of numbers that are so far from it.
+
+    Attributes
+    ----------
+    counters : list of Counter
+    ends : (int, int)
+        Between which numbers it is.
+    """
+
+    def __init__(self) -> None:
+        self.counters: list[Counter] = []
+        self.ends: tuple[int, int] = (-(2**63), 2**63 - 1)
+
+    @property
+    def decided(self) -> int | None:
+        """What it is on the path at hand, to its end."""
+        return current().decisions.number(self)
+
+    def decide(self, more: int, least: int, most: int, is_it: Callable[[int], Any]) -> int:
+        """Return what a number that is so much larger is on the path at hand: each that it may be is a path of its own."""
+        decisions, known = current().decisions, self.decided
+        if known is None:
+            known = next((n for n in range(least, most) if decisions.decide(is_it(n))), most) - more
+            decisions.note_number(self, known)
+        return known + more
+
+    def within(self, least: int, most: int, more: int) -> tuple[int, int]:
+        """Return what is left of the bounds of a number that is so much larger."""
+        ends = self.ends if (known := self.decided) is None else (known, known)
+        return _within((least, most), ends[0] + more, ends[1] + more)
+
+    def learn(self, low: int, high: int) -> Before:
+        """Go on where the number is within bounds: return what was known before, for :func:`forget`."""
+        current().get(Learned).told[self] = None
+        before = self, self.ends, [(c, (c.first, c.last, c.told)) for c in self.counters]
+        self.ends = _within(self.ends, low, high)
+        for c in self.counters:
+            more = c.root[1]
+            c.first, c.last = _within((c.first, c.last), low + more, high + more)
+            c.told = True
+        return before
+
+
+class Learned(OfOneRun):
+    """The numbers of which tests have told something."""
+
+    def __init__(self) -> None:
+        self.told: dict[Told, None] = {}
+
+    def settled(self) -> dict[Counter, int]:
+        """Return the counters that are known at the place at hand, and what they are."""
+        return {c: c.last for told in self.told for c in told.counters if c.told and c.first == c.last}
+
+
+Before = tuple[Told, tuple[int, int], list[tuple[Counter, tuple[int, int, bool]]]]
+
+
+def _within(ends: tuple[int, int], low: int, high: int) -> tuple[int, int]:
+    """Return what is left of bounds within others; themselves where nothing is, as then no run comes to the place."""
+    left = max(ends[0], low), min(ends[1], high)
+    return left if left[0] <= left[1] else ends
+
+
+def forget(before: Before) -> None:
+    """Know no more than before :meth:`Told.learn`."""
+    told, ends, counters = before
+    told.ends = ends
+    for c, known in counters:
+        c.first, c.last, c.told = known
 
 
 @dataclass(eq=False)
@@ -86,7 +174,9 @@ class Length:
     @property
     def settled(self) -> int | None:
         """The length, if the number of trips is known."""
-        counter = self.counter
+        counter, decided = self.counter, self.counter.known.decided
+        if decided is not None:  # where that cannot be, no run comes to the place
+            return self.at(min(max(decided + counter.root[1], counter.first), counter.last))
         return self.at(counter.last) if counter.told and counter.first == counter.last else None
 
     @property
@@ -175,17 +265,6 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le
 _MOST_TOLD = 4096
 
 
-class Told(OfOneRun):
-    """The counters of which a test has told something."""
-
-    def __init__(self) -> None:
-        self.counters: dict[Counter, None] = {}
-
-    def settled(self) -> dict[Counter, int]:
-        """Return the numbers of trips that are known at the place at hand."""
-        return {c: c.last for c in self.counters if c.told and c.first == c.last}
-
-
 @dataclass(frozen=True)
 class Test:
     """A comparison whose answer depends on the number of trips: ``difference op 0``."""
@@ -208,21 +287,19 @@ class Test:
         """Return the test that holds where this one does not."""
         return Test(NEGATED[self.op], self.difference)
 
-    def begin(self, holds: bool) -> tuple[int, int, bool]:
+    def begin(self, holds: bool) -> Before | None:
         """Go on where the test has an answer: return what was known of the number of trips before it, for :meth:`end`."""
         counter = self.difference.counter
-        before = counter.first, counter.last, counter.told
         if counter.last - counter.first < _MOST_TOLD:
             trips = [t for t in range(counter.first, counter.last + 1) if COMPARE[self.op](self.difference.at(t), 0) == holds]
             if 0 < len(trips) <= counter.last - counter.first:
-                counter.first, counter.last, counter.told = trips[0], trips[-1], True
-                current().get(Told).counters[counter] = None
-        return before
+                return counter.learn(trips[0], trips[-1])
+        return None
 
-    def end(self, before: tuple[int, int, bool]) -> None:
+    def end(self, before: Before | None) -> None:
         """Go on where nothing is known of the answer."""
-        counter = self.difference.counter
-        counter.first, counter.last, counter.told = before
+        if before is not None:
+            forget(before)
 
 
 def _around(number: int, factor: int) -> range:

@@ -130,7 +130,7 @@ class Node:
         if self.decision is not None:
             session.decisions.fork(self.decision, f"{what} is needed at build time")
         if what == "an int" and self.length is None and self.bounds is not None and self.bounds[1] - self.bounds[0] < FEW:
-            return one_of_few(self.value, *self.bounds, lambda n: truth_operand(wrap(self.value) == n))
+            return one_of_few(self.base, *self.bounds, lambda n: truth_operand(wrap(self.value) == n))
         raise UnsupportedError(
             f"a number that is known only at run time is used where Python needs {what} at build time (a shape, an index, a library call)",
             session.origin(),

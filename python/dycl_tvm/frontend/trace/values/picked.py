@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import broadcast, equalized, extent_at, fitted, is_same
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.elements import elements
+from dycl_tvm.frontend.trace.values.counts import count
 from dycl_tvm.frontend.trace.values.extents import INTEGERS, Extent, as_number, extent_of, is_number_of_run
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
@@ -35,9 +34,6 @@ from dycl_tvm.frontend.trace.values.overlaps import check_apart
 from dycl_tvm.frontend.trace.values.positions import Positions, check_dtype, is_positions
 from dycl_tvm.frontend.trace.values.recorder import known_bounds
 from dycl_tvm.frontend.trace.values.tensors import as_constant, read
-from dycl_tvm.hcfg.hostops import OF_SHAPE
-from dycl_tvm.hcfg.nodes import Value
-from dycl_tvm.hcfg.types import INT
 
 
 def is_mask(x: Any, of: Any = None) -> bool:
@@ -108,28 +104,16 @@ def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> 
     return Positions(func, t, rows, masks == [True])
 
 
-class _Counted(OfOneRun):
-    """The first count of the true elements of each mask: others of the same mask, or of one that was computed likewise, are as large."""
-
-    def __init__(self) -> None:
-        self.first: dict[tuple[Any, ...], Value] = {}
-
-
 def found(mask: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, Extent]:
     """Return the positions of the true elements of a mask in one row, and how many there are; ``of`` is the mask as the program has it."""
     flat = mask.reshape(-1)
     size = int(flat.shape[0])
     if not size:
         return torch.zeros(0, dtype=torch.int64), 0
-    total = flat.sum()
-    known = as_constant(total)
-    count: Any = scalars.emit("item", read(total), type_=INT, text=OF_SHAPE) if known is None else int(known.data)
-    if scalars.is_symbolic(count):
-        key = (elements().computed_as(read(buffer_of(of))), tuple(of.lengths.items()) if isinstance(of, Grown) else None)
-        count.node.base = (current().get(_Counted).first.setdefault(key, count.node.value), 0)
+    there = extent_of(count(mask, of), 0, size)
     places = torch.nonzero_static(flat, size=size, fill_value=0)
     known_bounds()[read(places)] = (0, size - 1)
-    return places[:, 0], extent_of(count, 0, size)
+    return places[:, 0], there
 
 
 def there_of(mask: Grown) -> torch.Tensor:
@@ -152,7 +136,7 @@ def by_mask(func: Any, t: torch.Tensor, dim: int, mask: torch.Tensor) -> torch.T
         mask = fitted(mask, 0, whole.shape[dim]) & valid(extent, whole.shape[dim], 1, 0)
     places, count = found(mask, given)
     shape = list(whole.shape)
-    flat = whole.reshape([*shape[:dim], math.prod(shape[dim : dim + rank]), *shape[dim + rank :]])
+    flat = whole if rank == 1 else whole.reshape([*shape[:dim], math.prod(shape[dim : dim + rank]), *shape[dim + rank :]])
     if isinstance(count, int) and not count:
         return flat.narrow(dim, 0, 0).clone()
     return picked(flat.index_select(dim, places), dim, count)
