@@ -65,3 +65,54 @@ def test_jumps_do_what_they_do_in_eager_or_are_refused(part, tmp_path):
 )
 def test_these_are_not_refused(name, tmp_path):
     check(module_of([(name, dict(jump_programs.programs())[name])], tmp_path).program_0, INPUTS)
+
+
+def continues_in_every_trip(x):
+    y, seen = x, x[:1]
+    for _ in range(8):
+        seen = torch.cat([seen, y.sum().reshape(1)], 0)
+        y = y * 0.9 + x * 0.2 + 0.3
+        try:
+            if isinstance(x, torch.Tensor):
+                continue
+        finally:
+            y = y + 0.1
+    return y, seen
+
+
+def breaks_by_a_test(x):
+    y, seen = x, x[:1]
+    for _ in range(8):
+        try:
+            if y.sum() > 8:
+                break
+        finally:
+            y = y + 0.1
+        y = y * 0.9 + x * 0.2 + 0.3
+        seen = torch.cat([seen, y.sum().reshape(1)], 0)
+    return y, seen
+
+
+def continues_on_one_of_two_paths(x):
+    y, i = x, 0
+    while i < 30 and y.sum() < 50:
+        i += 1
+        mean = None if (y > 2).all() else y * 2
+        y = y * 0.9 + x.abs() * 0.2 + 0.3
+        for k in range(2):
+            try:
+                try:
+                    if mean is None:
+                        continue
+                    y = y + mean.mean() * 0.01
+                finally:
+                    y = y + 0.1
+            finally:
+                y = y * 1.01 + k
+        y = y + 0.2
+    return y, i
+
+
+@pytest.mark.parametrize("program", [continues_in_every_trip, breaks_by_a_test, continues_on_one_of_two_paths], ids=lambda f: f.__name__)
+def test_what_a_finally_makes_of_variables_goes_with_the_jump(program):
+    check(program, INPUTS)

@@ -44,14 +44,13 @@ class Attention(nn.Module):
         return x + y.reshape(b, n, -1)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("keys", "packs"), [(4, False), (2, False), (1, False), (2, True)])
-def test_attention_that_asks_for_the_number_of_its_queries(causal, keys, packs):
+@pytest.mark.parametrize(("keys", "packs", "causal"), [(4, False, False), (2, False, True), (1, False, True), (2, True, True)])
+def test_attention_that_asks_for_the_number_of_its_queries(keys, packs, causal):
     torch.manual_seed(0)
-    layers = nn.Sequential(*[Attention(4, keys, packs, causal) for _ in range(3)]).eval()
+    layers = nn.Sequential(*[Attention(4, keys, packs, causal) for _ in range(2)]).eval()
     graph = check(layers, sequences(3, 1, 2, 6), dynamic_shapes=({1: T},))
     assert len(graph.return_sites()) <= 1 + packs
-    assert len(graph.blocks) <= 40
+    assert len(graph.blocks) <= 30
 
 
 def test_an_open_batch_of_it():

@@ -224,7 +224,9 @@ class _Program:
 
     def _record(self, session: ExportedSession, inputs: list[Value], sizes: list[Value], state: list[Value]) -> None:
         """Record the program at sizes that have a path of their own, or at all others."""
+        session.decisions.of_sizes = True
         known = known_sizes(self.inputs.special, self.inputs.sizes, sizes)
+        session.decisions.of_sizes = False
         fronts = [front_of(v, k, self.inputs.sizes, known) for k, v in enumerate(inputs)]
         given = cast(list[StagedTensor], at_size([fresh(v) for v in fronts], self.inputs.sizes, sizes, known))
         leaves = self._leaves_of(*self.inputs.build(given))
@@ -234,7 +236,6 @@ class _Program:
             held |= {n: shared for n, t in self.tensors.items() if t is self.tensors[spec]}
         rest = iter(leaves)
         values = [held[s.arg.name] if s.kind != InputKind.USER_INPUT else next(rest) for s in self.signature.input_specs]
-        session.decisions.begun = True
         results = run_graph(session, self.program.graph_module, values)
         if results is not None:  # None: every path ends in an error
             self._check_inputs_kept(given, fronts)

@@ -23,17 +23,12 @@ _FRAME = re.compile(r'File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<functi
 class _NoDecisions(Decisions):
     """Control flow is that of the program's operators, so no truth test may ever be decided while it runs."""
 
-    #: Whether the program's graph is being run; before, sizes of the inputs are decided.
-    begun = False
-
-    def begin_run(self) -> None:
-        """Forget what belongs to the run before."""
-        super().begin_run()
-        self.begun = False
+    #: Whether it is decided of the inputs' sizes which path of its own they have, before the program's graph is run.
+    of_sizes = False
 
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
         """Refuse to decide: an operator that looks at a value while it is recorded has no place in an exported program."""
-        if not self.begun:
+        if self.of_sizes:
             return super().decide(cond, origin)
         if not isinstance(cond, Value):
             return bool(cond)

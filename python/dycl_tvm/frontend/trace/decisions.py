@@ -176,6 +176,10 @@ class Decisions:
         known = next((facts.answers[cond] for facts in self._known() if cond in facts.answers), None)
         return self.decided(cond) if known is None else known
 
+    def is_one_of_several(self) -> bool:
+        """Whether other calls take other paths than the one at hand."""
+        return bool(self.opened or self.rolling or self.waiting or self._facts.answers or self._facts.numbers)
+
     def is_answered_for_good(self, cond: Value) -> bool:
         """Whether the answer to a test is known to the end of the run."""
         return cond in self._facts.answers

@@ -286,7 +286,13 @@ class Finally:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._session.leave(self)
-        self.runs = isinstance(error, Jump) or not isinstance(error, (ControlFlow, DyclError))
+        self._jump = error if isinstance(error, Jump) else None
+        self.runs = self._jump is not None or not isinstance(error, (ControlFlow, DyclError))
+
+    def end(self, variables: dict[str, Any]) -> None:
+        """Note the variables behind the statements: a ``break`` or ``continue`` through them leaves those at its target."""
+        if self._jump is not None and self._jump.kind != "return":
+            self._jump.env = {n: variables[n] for n in self._jump.target.names if n in variables}
 
     def catches(self, error: Exception) -> bool:
         """Whether the ``finally`` has a jump, which would end any exception."""

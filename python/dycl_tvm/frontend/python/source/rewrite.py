@@ -430,7 +430,8 @@ class Rewriter(ComprehensionRewriter):
         final, node.finalbody = node.finalbody, []
         as_function = f"def {function}():\n    COPY\n{name} = DY.finally_(JUMPS, {function})" if alone else f"{name} = DY.finally_(JUMPS)"
         return statements_from(
-            f"{as_function}\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL",
+            f"{as_function}\ntry:\n    with {name}:\n        BODY\nfinally:\n    if {name}.runs:\n        FINAL\n"
+            f"        {name}.end(locals())",
             node,
             DY=operators_name(),
             JUMPS=ast.Constant(ends_any),

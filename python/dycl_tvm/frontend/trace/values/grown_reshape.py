@@ -86,7 +86,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
                     number(t.length) * others != 0, RuntimeError("cannot reshape tensor of 0 elements into a shape with a size to be found")
                 )
             wanted[free[0]] = left
-    if len(asked) == 1 and -1 not in wanted and not is_same(length, t.length):
+    if len(asked) == 1 and -1 not in wanted and isinstance(length, Length) and not is_same(length, t.length):
         if math.prod(n for i, n in enumerate(wanted) if i != asked[0]) != others:
             return _in_order(func, t, wanted)
         at = asked[0]

@@ -85,14 +85,18 @@ def limit(cond: Operand, message: str) -> None:
     So no handler of the program's is asked.
     """
     builder = current().builder
+    beyond = Raise("RuntimeError", message, current().origin(), limit=True)
     if not isinstance(cond, Value):
-        if not cond:
+        if cond:
+            return
+        if not current().decisions.is_one_of_several():
             raise UnsupportedError(f"{message} in every call", current().origin(), "give a larger bound")
-        return
+        builder.terminate(beyond)
+        raise Dead
     inside, outside = builder.new_block("inside"), builder.new_block("outside")
     builder.branch(cond, inside, outside)
     builder.block = outside
-    builder.terminate(Raise("RuntimeError", message, current().origin(), limit=True))
+    builder.terminate(beyond)
     builder.block = inside
 
 
