@@ -270,6 +270,7 @@ def test_outputs_have_the_same_numbers_on_all_paths():
         ([True], "has True; write"),
         ([{"M": 3}], "names the size 'M'; there is N"),
         ([{}], "has {}; write specialize="),
+        (["N=3, N=5"], "says two things of N in 'N=3, N=5'"),
         ([2.0], "has 2.0"),
         (3, "specialize is 3; write"),
         ([3, {"N": 3}], "N = 3 behind N = 3, which serves it"),

@@ -248,3 +248,11 @@ def test_swap_delete_and_multiple_assignment():
         return a, b, c, d, e, first, second
 
     check(f, X, paths=2)
+
+
+def test_a_bool_of_the_run_is_an_index():
+    def f(x):
+        positive = (x.sum() > 0).item()
+        return [1, 2][positive], (3.5, 4.5)[not positive], [x, x * 2][x.sum() > 1], "no", positive
+
+    check(f, [(torch.full((2, 2), v),) for v in (-1.0, 0.1, 1.0)], paths=3)

@@ -44,6 +44,8 @@ def special_sizes(written: Any, sizes: Sequence[InputSize]) -> list[dict[str, Sp
         for name, exactly, n in _parts(given, sizes, how):
             if name not in names:
                 raise UsageError(f"specialize names the size {name!r}; there {'are' if len(names) > 1 else 'is'} {', '.join(names)}")
+            if name in of:
+                raise UsageError(f"specialize says two things of {name} in {given!r}; {how}")
             size = names[name]
             if not size.least <= n <= size.most or (not exactly and n == size.most):
                 most = size.most if exactly else size.most - 1

@@ -150,8 +150,10 @@ def _erf(x: Value) -> Value:
 
 
 def _erf_short(x: Value) -> Value:
-    x = _clamp(x, -3.0, 3.0)
-    return x * _polynomial(_ERF_SHORT, x * x)
+    # beyond 3 it is 1 itself: what is left of it is multiplied by the number in a GELU, which may be infinite
+    constant, near = x.function.constant, _clamp(x, -3.0, 3.0)
+    beyond = (x > 3.0).choose(constant("f", 1), near * _polynomial(_ERF_SHORT, near * near))
+    return (x < -3.0).choose(constant("f", -1), beyond)
 
 
 #: By the name of an operator, the function of vectors of so many lanes that it becomes, in LLVM's language.

@@ -56,6 +56,8 @@ def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
         session.decisions.unroll(loop, UnsupportedError("the number of a trip chooses one of several objects", session.origin()))
     if len(items) == 0:
         raise of_program(IndexError("index out of range"))
+    if scalars.is_symbolic(index) and index.node.kind == "bool":  # 0 or 1
+        index = scalars.convert(index, "int")
     position = index if inside else check_index(index, len(items))
     if not isinstance(scalars.operand_of(position), Value):
         return items[int(position)]

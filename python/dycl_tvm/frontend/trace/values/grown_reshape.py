@@ -42,6 +42,8 @@ _T = torch.Tensor
 def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     """Give the elements another shape."""
     wanted = flat(sizes)
+    if any(isinstance(n, torch.dtype) for n in wanted):  # the same bytes as elements of another type
+        return refuse_call(func, t)
     if 0 in _sizes(t) and any(type(n) is int and n == 0 for n in wanted) and not any(type(n) is int and n == -1 for n in wanted):
         return _of_nothing(func, t, wanted)
     several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1
