@@ -277,13 +277,13 @@ def _rows_of_parts(parts: Sequence[Form], items: Sequence[Any]) -> list[torch.Te
     return found
 
 
-def form_of(x: Any, name: str = "") -> Form | None:
-    """Return what kind of item something is; None if it can be none of a list that grows."""
-    form = _form_of(x, name)
+def form_of(x: Any, name: str = "", around: tuple[Any, ...] = ()) -> Form | None:
+    """Return what kind of item something is; None if it can be none of a list that grows. ``around`` are the dicts that hold it."""
+    form = _form_of(x, name, around)
     return form if form is not None and (name or form.leaves) else None
 
 
-def _form_of(x: Any, name: str) -> Form | None:
+def _form_of(x: Any, name: str, around: tuple[Any, ...]) -> Form | None:
     if isinstance(x, Grown):
         return _ragged_form_of(x, name)
     if x is None or type(x) is str:
@@ -291,8 +291,10 @@ def _form_of(x: Any, name: str) -> Form | None:
     if type(x) is list or issubclass(type(x), HasRows):
         return _listed_form_of(x, name)
     if type(x) is dict:
-        keys = tuple(x)
-        found = [form_of(settled(v), f"{name}[{k!r}]") for k, v in x.items() if type(k) is str]
+        if any(x is other for other in around):  # as locals() are, where a variable has them
+            return None
+        keys, around = tuple(x), (*around, x)
+        found = [form_of(settled(v), f"{name}[{k!r}]", around) for k, v in x.items() if type(k) is str]
         return Record(keys, tuple([f for f in found if f])) if len(found) == len(keys) and all(found) else None
     if isinstance(x, torch.Tensor):
         return Leaf(name, tuple(x.shape), x.dtype)
@@ -301,7 +303,7 @@ def _form_of(x: Any, name: str) -> Form | None:
     fields = getattr(type(x), "_fields", None)
     if type(x) is not tuple and not (isinstance(x, tuple) and fields and type(x).__new__ is not tuple.__new__):
         return None
-    parts = [form_of(settled(i), f"{name}.{fields[k]}" if fields else f"{name}[{k}]") for k, i in enumerate(x)]
+    parts = [form_of(settled(i), f"{name}.{fields[k]}" if fields else f"{name}[{k}]", around) for k, i in enumerate(x)]
     known = tuple([part for part in parts if part is not None])
     return Pair(type(x), known) if known and len(known) == len(parts) else None
 
