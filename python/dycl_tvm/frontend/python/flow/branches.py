@@ -114,7 +114,7 @@ class If:
         self.env, _ = join_paths(self._paths, self._scope, self._token.target, "join", differing)
         self.merged = True
         if len(self._paths) == 1 and not _is_of_loop(self._told):  # the other side has left
-            learn(self._told, self._stays)
+            begin_told(self._told, self._stays)
         return False
 
     def _end_joining(self) -> None:

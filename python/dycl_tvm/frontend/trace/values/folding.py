@@ -108,7 +108,7 @@ def any_row(value: Value, dim: int, shape: tuple[int, ...]) -> Constant | None:
     with plainly():
         first = value.data.narrow(dim, 0, 1)
         alike = bool((value.data == first).all())
-    return made_once(("any row", id(value), dim, shape), lambda: first.expand(shape)) if alike else None
+    return made_once(("any row", value, dim, shape), lambda: first.expand(shape)) if alike else None
 
 
 def _is_all(operand: Any, number: float) -> bool:
