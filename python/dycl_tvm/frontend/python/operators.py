@@ -33,11 +33,11 @@ from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
-from dycl_tvm.frontend.python.flow.loops import While as while_
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.flow.variables import bound, shows_locals, users_locals, users_names
+from dycl_tvm.frontend.python.flow.while_loops import While as while_
 from dycl_tvm.frontend.python.program import program, special_method
 from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.trace.by_code import by_code

@@ -26,10 +26,11 @@ class ForkRequired(ControlFlow):
         refusal: Any = None,
         simply: bool = False,
         alike: bool | None = None,
+        meets: bool | None = None,
     ) -> None:
         super().__init__(reason)
         self.decision, self.unroll, self.refusal, self.others, self.simply = decision, unroll, refusal, others, simply
-        self.alike = alike
+        self.alike, self.meets = alike, meets
 
     def __str__(self) -> str:
         return with_others(self.args[0], self.others)

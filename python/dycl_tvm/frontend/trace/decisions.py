@@ -58,6 +58,12 @@ class Decision:
     alike: bool | None = None
     #: Whether the condition of such a loop is being computed: there, the number of a trip may decide a test.
     at_condition: bool = False
+    #: Whether paths meet at the end of each trip though the trips are unrolled, because they part in several; False if that did not do.
+    meets: bool | None = None
+    #: How the tests were answered, at which paths parted for good in unrolled trips, by each path that has begun a trip of a number.
+    ways: dict[int, set[tuple[bool, ...]]] = field(default_factory=dict)
+    #: It is one trip of such a loop.
+    trip_of: Decision | None = None
     #: It is a call of a function that calls itself: "unrolled" once, this call is made as it stands; more often, all are. With ``peeled``,
     #: the first was already.
     recursion: bool = False
@@ -77,8 +83,8 @@ class Decision:
 
     @property
     def is_tried(self) -> bool:
-        """Whether a loop is rolled that could be unrolled: nothing that fails for it is an error."""
-        return self.is_loop and (self.most is not None or self.alike is True)
+        """Whether a loop is rolled that could be unrolled, or paths meet that could go on alone: nothing that fails for it is an error."""
+        return self.is_loop and (self.most is not None or True in (self.alike, self.meets) or self.trip_of is not None)
 
 
 class Facts:
@@ -136,6 +142,8 @@ class Decisions:
         self._unrolled: dict[Origin | None, int] = {}
         #: Which loops were found to be rolled better, or not to be, whatever Python knows of their conditions.
         self._alike: dict[Origin | None, bool] = {}
+        #: In the trips of which unrolled loops paths meet, and of which they do not.
+        self._meets: dict[Origin | None, bool] = {}
         #: What is known to the end of the run at hand.
         self._facts = Facts()
 
@@ -309,12 +317,20 @@ class Decisions:
             origin = self._origin()
             alike, begins_with = self._alike.get(origin), self._unrolled.get(origin, 0)
             unroll = begins_with if alike else 0
-            return Decision(index, None, 0, None, origin, 0, is_loop=True, unroll=unroll, begins_with=begins_with, alike=alike)
+            meets = self._meets.get(origin)
+            return Decision(index, None, 0, None, origin, 0, is_loop=True, unroll=unroll, begins_with=begins_with, alike=alike, meets=meets)
 
         decision: Decision = self._builder.event(("loop",), make)
         decision.target, decision.clock = decision, next(clock)
         decision.counts = False  # a path that repeats another one finds that out where that did
         return decision
+
+    def trip(self, loop: Decision) -> Decision:
+        """Begin an unrolled trip of a loop, in which paths may part, and meet at its end."""
+        index = self._builder.cursor
+        trip: Decision = self._builder.event(("trip",), lambda: Decision(index, None, 0, None, loop.origin, 0, is_loop=True, trip_of=loop))
+        trip.target, trip.clock = trip, next(clock)
+        return trip
 
     def checkpoint(self) -> Any:
         """Take down which decisions are open (for a loop that may take back a round)."""
@@ -340,7 +356,10 @@ class Decisions:
         return bool(rolled)
 
     def _rolled_less(self, decision: Decision, reason: str) -> ForkRequired:
-        """Return what takes the first trip out of a loop that is rolled though it need not be, or unrolls it."""
+        """Return what takes the first trip out of a loop that is rolled though it need not be, unrolls it, or parts its paths for good."""
+        loop = decision.trip_of or decision
+        if loop.meets:
+            return ForkRequired(loop, reason, loop.unroll, meets=False)
         if not decision.alike:
             return ForkRequired(decision, reason, ALL_TRIPS)
         return ForkRequired(decision, reason, alike=False) if decision.unroll else ForkRequired(decision, reason, 1)
@@ -349,6 +368,11 @@ class Decisions:
         """Re-run with a loop rolled from its first trip on, if that was not tried: what a trip makes code of is made again by each."""
         if loop.alike is None and loop.unroll <= 1:
             raise ForkRequired(loop, "the trips of a loop are tried as one", loop.unroll, alike=True)
+
+    def meet_in_trips(self, loop: Decision) -> None:
+        """Re-run with paths that meet at the end of each trip of an unrolled loop, if that was not tried: they double the code else."""
+        if loop.meets is None and not self.rolling:
+            raise ForkRequired(loop, "paths part in several trips of a loop", loop.unroll, meets=True)
 
     # -- forks --------------------------------------------------------------------------------------------------------------
     def fork(self, decision: Any, reason: str, others: object = "") -> None:
@@ -367,6 +391,8 @@ class Decisions:
         decision = min((r.loop for r, end in self.rolled if r.began <= decision.index < end), key=lambda d: d.index, default=decision)
         if decision.recursion:
             self.unroll_recursion(decision, reason, others)
+        if decision.is_loop and (decision.meets or decision.trip_of is not None):
+            raise self._rolled_less(decision, reason)
         if decision.is_loop and not decision.unroll:
             raise ForkRequired(decision, reason, 1, others)
         if decision.is_loop:
@@ -405,7 +431,7 @@ class Decisions:
     def count_trips(self) -> None:
         """Begin the innermost loop that is being rolled again, with the numbers that grow in it as lengths: one is needed as a size."""
         loop = self.rolling[-1].loop if self.rolling else None
-        if loop is not None and not (loop.counts or loop.simply or loop.recursion):
+        if loop is not None and not (loop.counts or loop.simply or loop.recursion or loop.trip_of is not None):
             loop.counts = True
             raise Restart(loop)
 
@@ -470,10 +496,15 @@ class Decisions:
             alike = decision.alike if fork.alike is None else fork.alike
             if alike is not None:
                 self._alike[decision.origin] = alike
-            if decision.is_tried:
+            meets = decision.meets if fork.meets is None else fork.meets
+            if meets is not None:
+                self._meets[decision.origin] = meets
+            if decision.is_tried and fork.meets is None:
                 self._unrolled[decision.origin] = fork.unroll
             simply = decision.simply or fork.simply
-            again = replace(decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=simply, most=None, alike=alike)
+            again = replace(
+                decision, unroll=fork.unroll, refusal=fork.refusal, tried=False, simply=simply, most=None, alike=alike, meets=meets
+            )
             self.pending.append([*events, (("loop",), again, None)])
         elif decision.choice:
             self.pending.append([*events, (("choose",), None, None)])

@@ -28,6 +28,10 @@ from dycl_tvm.frontend.trace.values.grown import Grown
 from dycl_tvm.frontend.trace.values.grown_parts import row_of
 from dycl_tvm.hcfg.nodes import Value
 
+#: If an unrolled trip is begun by so many paths that have parted in trips before it, paths meet at the end of each: where both sides go on,
+#: each trip doubles the code. A path that leaves by an exception where it parts doubles nothing.
+_MOST_WAYS = 3
+
 
 class SymbolicRange:
     """``range(...)`` with a bound known only at run time."""
@@ -57,6 +61,8 @@ class For(Loop):
         #: What is left of a range that Python knows, from a trip on that may be rolled.
         self._left = range(0)
         self._index: Any = None
+        #: How the tests were answered at which paths have parted for good in its trips.
+        self._answers: list[bool] = []
         #: Gives the item of a number, where the loop goes over numbers of items.
         self._item_of: Callable[[Any], Any] | None = None
 
@@ -80,13 +86,23 @@ class For(Loop):
             yield from self._iterate_rolled(SymbolicRange(0, items.sizes()[0], 1), variables)
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
-        self._variables = self._own(variables)
+        self._variables, self._start = self._own(variables), current().builder.cursor
         for number, item in enumerate(iterate(items)):
             if self._dead:
                 break
             self.restore = False
             may_roll = type(items) is range and len(items) >= FEWEST_TRIPS and number - unrolled in (0, 1) and not self._yields
             self._left = items[number:] if may_roll else range(0)
+            self._note_parting(number)
+            if self._loop.meets and not self._yields:
+                self._begin_trip(self._variables)
+                self._again = True
+                while self._again:
+                    self._again = False
+                    yield item
+                if self.stop:
+                    return
+                continue
             if may_roll:
                 self._enter_rolled(self._variables if number else variables)
                 self._leaves_before = exits().departures
@@ -101,6 +117,17 @@ class For(Loop):
             if self.stop:
                 return
         self.completed = not self._dead
+
+    def _note_parting(self, number: int) -> None:
+        """Let paths that part in trips meet at the end of each, once a trip is recorded on several that have parted in those before it."""
+        builder = current().builder
+        self._answers += [result[0] for key, result, _ in builder.events[self._start : builder.cursor] if key == ("decide",)]
+        self._start = builder.cursor
+        if self._answers:
+            ways = self._loop.ways.setdefault(number, set())
+            ways.add(tuple(self._answers))
+            if len(ways) == _MOST_WAYS and not (self._yields or self.advanced):
+                current().decisions.meet_in_trips(self._loop)
 
     def _should_roll(self, departures: int, goes_on: bool) -> bool:
         if not self._left or self.advanced or not (goes_on or self._continues):

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Loops, and the operator behind ``while``.
+"""What both kinds of loops have in common.
 
 A loop whose condition is known only at run time is *rolled*: its body is
 run with a header block whose parameters stand for what changes from one iteration to the next. Which places these are
@@ -16,27 +16,20 @@ from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python.flow.branches import Scope, join_paths, raised_alone
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.parted_trips import PartedTrips
-from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired, Jump, Restart
-from dycl_tvm.frontend.trace.decisions import Round
+from dycl_tvm.frontend.trace.decisions import Decision, Round
 from dycl_tvm.frontend.trace.heap.places import Contents, Place
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
 from dycl_tvm.frontend.trace.join.fixpoint import Header
 from dycl_tvm.frontend.trace.join.growth import has_grown
+from dycl_tvm.frontend.trace.join.kinds import OneOf, Settled
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.recorder import truths_of_fills
-from dycl_tvm.hcfg.nodes import Raise, Value
+from dycl_tvm.hcfg.nodes import Raise
 
-#: A loop with a plain condition and a symbolic exit is unrolled up to this many iterations before it is rolled.
-UNROLL_LIMIT = 2048
 #: A loop of fewer trips, of which Python knows how many, is unrolled: its code is small, and faster.
 FEWEST_TRIPS = 8
-#: A loop whose condition Python knows is rolled if paths part for good in all of so many trips, or in all but one.
-_PARTING_TRIPS = 4
-#: So many trips of an endless loop may part for good in a row: each is a run, and as long as all before it.
-_MOST_PARTING_TRIPS = 64
 
 
 class Loop:
@@ -62,6 +55,9 @@ class Loop:
         self._early_exits: list[PathState] = []
         self._header: Header | None = None
         self._runs: PartedTrips | None = None
+        #: The unrolled trip at hand, if paths may part in it and meet at its end, and whether its body is to be run again for another path.
+        self._trip: Decision | None = None
+        self._again = False
         self._at_header: dict[str, Any] = {}
         self._leaves_before = exits().departures
         self.modes = len(exits().modes)
@@ -124,14 +120,16 @@ class Loop:
         if isinstance(error, Restart) and error.loop in (self, self._loop):
             self._start_rolling()
             return True
-        if isinstance(error, ForkRequired) and self._rolling and self._runs is not None and self._runs.takes(error):
+        if isinstance(error, ForkRequired) and self._runs is not None and self._runs.takes(error):
             self._end_run()
             self._runs.part(error)
+            self._run_again()
             return True
-        if self._rolling and self._loop.is_tried and isinstance(error, DyclError) and not isinstance(error, StagingLimitError):
-            session.decisions.unroll(self._loop, error)
-        if isinstance(error, ForkRequired) and self._rolling:
-            session.decisions.refuse_in_loop(error, self._loop)
+        recorded = self._trip or (self._loop if self._rolling else None)
+        if recorded is not None and recorded.is_tried and isinstance(error, DyclError) and not isinstance(error, StagingLimitError):
+            session.decisions.unroll(recorded, error)
+        if recorded is not None and isinstance(error, ForkRequired):
+            session.decisions.refuse_in_loop(error, recorded)
         mine = isinstance(error, Jump) and error.target is self
         if error is not None and not mine and not isinstance(error, Dead):
             if not self._leave_others_waiting(error):
@@ -139,6 +137,11 @@ class Loop:
             error = Dead()
         assert self._inner is not None
         if isinstance(error, Jump) and error.kind == "break":
+            if self._trip is not None:
+                self._breaks.append(capture_path(error.env, self._outer.mark))
+                self._tokens.append(self._trip)
+                session.decisions.wait(self._trip)
+                return self._close_trip(alive=False)
             if self._rolling:
                 # every path through the body breaks here: the loop runs at most once
                 self._breaks.append(capture_path(error.env, self._outer.mark))
@@ -156,6 +159,8 @@ class Loop:
         if isinstance(error, Jump):
             self._variables = error.env
         alive = not isinstance(error, Dead) and not (self.completed and self._rolling is False)
+        if self._trip is not None:
+            return self._close_trip(alive)
         if self._rolling:
             return self._close_rolled(alive=not isinstance(error, Dead))
         if self.completed:
@@ -177,7 +182,7 @@ class Loop:
     def _leave_others_waiting(self, error: BaseException) -> bool:
         """Let the path at hand leave the loop by ``return`` or an exception while others still have to go on after it."""
         session = current()
-        if not (self._rolling or self._breaks or self._continues or self._early_exits):
+        if not (self._rolling or self._trip or self._breaks or self._continues or self._early_exits):
             return False
         if isinstance(error, Jump):
             if self._barrier:
@@ -198,6 +203,57 @@ class Loop:
 
     def _should_roll(self, departures: int, goes_on: bool) -> bool:
         return False
+
+    # -- unrolled trips in which paths part, and meet at the end -----------------------------------------------------------
+    def _begin_trip(self, variables: dict[str, Any]) -> None:
+        """Begin an unrolled trip that is run once for each path through it that cannot be joined before its end."""
+        session = current()
+        builder = session.builder
+        self._trip = session.decisions.trip(self._loop)
+        self._at_header = self._own(variables)
+        self._saved = (len(self._breaks), len(self._tokens), session.decisions.checkpoint(), exits().checkpoint())
+        block = builder.new_block("trip")
+        builder.jump(block, [])
+        builder.block = block
+        self._begin_iteration()
+        assert self._inner is not None
+        session.decisions.rolling.append(Round(builder.cursor, self._trip, self._inner.clock))
+        self._runs = PartedTrips(self._trip, block, (self._breaks, self._tokens, self._continues, self._exits), self._inner.clock)
+        self._settle_kinds()
+
+    def _settle_kinds(self) -> None:
+        """Set the variables to what they are on the path that begins now: a value of several kinds parts the paths of this trip."""
+        settled = Settled([x for x in self._at_header.values() if type(x) is OneOf])
+        self.env, self.restore = {name: settled(x) for name, x in self._at_header.items()}, True
+
+    def _run_again(self) -> None:
+        """Run the body of an unrolled trip for another path."""
+        if self._trip is not None:
+            assert self._inner is not None
+            began, self._inner = self._inner.clock, Scope()
+            self._inner.clock = began
+            self._again = True
+            self._settle_kinds()
+
+    def _close_trip(self, alive: bool) -> bool:
+        """End a path through an unrolled trip: run its body for another one, or join all that go on."""
+        session, scope, trip = current(), self._inner, self._trip
+        assert scope is not None and trip is not None and self._runs is not None
+        self._refuse_advanced()
+        if alive:
+            self._continues.append(capture_path(self._variables, scope.mark))
+        if self._runs.another():
+            self._end_run()
+            self._run_again()
+            return True
+        paths, self._continues, self._runs, self._trip = self._continues, [], None, None
+        self._end_run()
+        session.decisions.end_rolled(self._saved[2], trip)
+        if paths:
+            self.env, _ = join_paths(paths, scope, trip, "continue", between_paths([trip]), of_loop=True)
+            self.restore, self._variables = True, self.env
+        self._dead = self.stop = not paths
+        return bool(paths or self._breaks) or self._raise_dead()
 
     def _finish_continues(self, alive: bool, breaking: bool) -> None:
         """Join the paths that end an iteration."""
@@ -303,7 +359,7 @@ class Loop:
                 "index a list or tensor by a counter instead of next(), assign y = y.t() instead of y.t_(), or give the loop a bound: "
                 "build(..., max_loop_trips=N)",
             )
-            current().decisions.unroll(self._loop, refusal)
+            current().decisions.unroll(self._trip or self._loop, refusal)
 
     def _undo_round(self) -> None:
         session = current()
@@ -492,99 +548,3 @@ class Else:
             return False
         loop._dead = isinstance(error, Dead) or loop._leave_others_waiting(error)
         return loop._dead
-
-
-class While(Loop):
-    """One execution of a ``while`` loop."""
-
-    def __init__(self, names: tuple[str, ...], barrier: bool, yields: bool, endless: bool) -> None:
-        super().__init__(names, barrier, yields)
-        self._endless = endless
-        self._parted = self._parted_in_a_row = 0
-
-    def next(self, variables: dict[str, Any]) -> bool:
-        """Return whether the body is to be run (again)."""
-        if self.completed or self.stop:
-            return False
-        if self._rolling:
-            self._begin_round()
-            self._loop.at_condition = True
-            return True
-        if self._endless and self._bounded() and self._trips >= self._loop.unroll:
-            self._raise_bound()
-            self._dead = self.stop = True
-            return False
-        self._leaves_before = exits().departures
-        if 0 < self._trips <= _PARTING_TRIPS and self._has_parted():
-            self._parted += 1
-            if self._parted == _PARTING_TRIPS - 1 and not (self._yields or self.advanced):
-                current().decisions.roll_at_once(self._loop)
-        if self._endless and self._trips:
-            self._refuse_parting()
-        self._enter_rolled(variables)
-        self._begin_iteration()
-        self.restore = False
-        self._truths = truths_of_fills()
-        return True
-
-    def _refuse_parting(self) -> None:
-        """Refuse a loop that only an exception leaves which is caught outside of it, once it has been left so often."""
-        self._parted_in_a_row = self._parted_in_a_row + 1 if self._has_parted() else 0
-        if self._parted_in_a_row >= (current().limits.loop_trips or _MOST_PARTING_TRIPS) and not self._bounded():
-            refusal = UnsupportedError(
-                f"paths part for good in each of the first {self._trips} trips of a loop that has no condition",
-                current().origin() or self._loop.origin,
-                "leave it by break, not by an exception that is caught outside of it, or give it a bound: build(..., max_loop_trips=N)",
-            )
-            current().decisions.unroll(self._loop, refusal)
-
-    def test(self, cond: Any, variables: dict[str, Any]) -> bool:
-        """Evaluate the loop's condition."""
-        holds = truth(cond)
-        self._loop.at_condition = False
-        if isinstance(holds, Value):
-            self._refuse_yields()
-            if not self._rolling:
-                runs = self._peel(holds, variables)
-                if runs:
-                    return True
-                if runs is None and not self._bounded():
-                    raise Restart(self)
-                if runs is None:
-                    self._end_at_bound(holds, variables)
-                self.completed = True
-                self._variables = self._own(variables)
-                return False
-            self._leave_rolled(holds, variables)
-            self._check_trips()
-            assert self._header is not None
-            self._header.begin_body()
-            return True
-        if self._rolling:
-            if not holds:  # for a value of this kind: each has a run of its own
-                if not current().builder.is_copied(self._outer.clock):
-                    self._exits.append(capture_path(self._own(variables), self._outer.mark))
-                current().builder.block = None
-                raise Dead
-            return True
-        if not holds:
-            self.completed = True
-            self._variables = self._own(variables)
-            return False
-        begins_known = self._loop.unroll == 0 and truths_of_fills() > self._truths
-        if self._trips == self._loop.unroll and not self._yields and (begins_known or self._loop.alike):
-            raise Restart(self)  # it holds at first, as variables that begin with zeros have it: a trip of its own would be code twice
-        self._trips += 1
-        return True
-
-    def _should_roll(self, departures: int, goes_on: bool) -> bool:
-        symbolic = bool(self._breaks) or departures != self._leaves_before
-        if self._bounded() or (self._endless and self._trips < self._loop.unroll):
-            return False
-        if self._endless:
-            return symbolic
-        if self._trips == FEWEST_TRIPS and goes_on and self._loop.alike is None and not (self._yields or self.advanced):
-            changed = self._changed()
-            if keep_their_lengths(changed) and self._has_grown(changed):
-                current().decisions.roll_at_once(self._loop)
-        return symbolic and self._trips > UNROLL_LIMIT

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Paths through the body of a rolled loop that cannot be joined before its end: each goes on by itself to the end of the trip.
+"""Paths through the body of a loop that cannot be joined before its end: each goes on by itself to the end of the trip.
 
 The body is run once a path. The first run goes on with one side of the decision; at its end the body is run again, repeats the events up
 to the decision, and goes on with the other side. At the end of the trip all are joined.
@@ -51,13 +51,14 @@ class OtherSides:
 
 
 class PartedTrips:
-    """The runs of the body in one round of a loop.
+    """The runs of the body in one round of a rolled loop, or in one unrolled trip.
 
     Parameters
     ----------
     loop : Decision
+        That of the loop, or of the trip.
     block : Block
-        The header.
+        The header, or the block in which the trip begins.
     waiting : tuple of list
         The paths of the loop that wait to be joined, and their tokens.
     since : int

@@ -29,6 +29,6 @@ class Outgrown:
 
 def outgrown(x: Any, items: Sequence[Any], by_path: bool = False) -> None:
     """Ask what can stand for a container that is older than the loops that are being rolled, if there are any."""
-    rolling = [r.loop for r in current().decisions.rolling]
+    rolling = [r.loop for r in current().decisions.rolling if r.loop.trip_of is None]
     if rolling and not any(loop.recursion for loop in rolling) and not current().heap.is_newer(x, rolling[-1].clock):
         current().get(Outgrown).ask(x, items, by_path)
