@@ -161,51 +161,48 @@ int32_t dycl_set_parallel(DyclParallelFor function, void* user, int32_t num_thre
   });
 }
 
-int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
+int32_t dycl_session_needs(const DyclModel* model, const DyclSessionOptions* options,
+                           DyclModelInfo* info) {
   CHECK_NOT_NULL(model);
   CHECK_NOT_NULL(info);
-  DyclModelInfo full;
-  memset(&full, 0, sizeof(full));
+  DyclSessionOptions how;
+  if (int32_t status = ReadOptions(options, &how)) return status;
   if (info->struct_size < sizeof(size_t)) return dycl::UsageError("'struct_size' is not set");
-  full.struct_size = info->struct_size;
-  full.arena_bytes = kProgram.arena_bytes;
-  full.weight_bytes = model->params.bytes();
-  full.session_bytes = DyclSession::BlockBytes(true);
-  full.num_inputs = kProgram.num_given();
-  full.num_sites = kProgram.sites.size;
-  full.num_decisions = kProgram.decisions.size;
-  full.num_kernels = kProgram.kernels.size;
-  full.num_calls = kProgram.calls.size;
-  full.num_state = kProgram.state.size;
-  // An older host has a shorter structure, a newer one a longer: what both know is filled.
-  memcpy(info, &full, info->struct_size < sizeof(full) ? info->struct_size : sizeof(full));
-  return DYCL_OK;
+  return Guard([&]() -> int32_t {
+    dycl::SessionSizes sizes;
+    if (int32_t status = sizes.Read(how)) return status;
+    DyclModelInfo full;
+    memset(&full, 0, sizeof(full));
+    full.struct_size = info->struct_size;
+    full.arena_bytes = sizes.arena_bytes();
+    full.weight_bytes = model->params.bytes();
+    full.session_bytes = DyclSession::BlockBytes(true, sizes);
+    full.num_inputs = kProgram.num_given();
+    full.num_sites = kProgram.sites.size;
+    full.num_decisions = kProgram.decisions.size;
+    full.num_kernels = kProgram.kernels.size;
+    full.num_calls = kProgram.calls.size;
+    full.num_state = kProgram.state.size;
+    // An older host has a shorter structure, a newer one a longer: what both know is filled.
+    memcpy(info, &full, info->struct_size < sizeof(full) ? info->struct_size : sizeof(full));
+    return DYCL_OK;
+  });
+}
+
+int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info) {
+  return dycl_session_needs(model, nullptr, info);
 }
 
 int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity, size_t* ndim) {
   if (capacity != 0) CHECK_NOT_NULL(extents);
-  if (input >= kProgram.num_given()) {
-    return dycl::UsageError("there is no input %zu: there are %" PRIu32, input,
-                            kProgram.num_given());
-  }
-  const dycl::InputDesc& given = kProgram.inputs[static_cast<uint32_t>(input)];
-  const bool is_tensor = given.tensor != dycl::kNone;
-  const uint32_t rank = is_tensor ? kProgram.tensors[given.tensor].ndim : 0;
-  if (ndim != nullptr) *ndim = rank;
-  for (uint32_t d = 0; d < rank && d < capacity; ++d) {
-    int64_t extent = kProgram.dims[kProgram.tensors[given.tensor].dims + d];
-    extents[d] = DyclExtent{extent, extent, 1, -1, 0};
-  }
-  for (uint32_t k = 0; k < kProgram.sizes.size; ++k) {
-    const dycl::SizeDesc& size = kProgram.sizes[k];
-    for (uint32_t j = 0; j < size.num_dims; ++j) {
-      const dycl::SizedDim& d = kProgram.sized_dims[size.first_dim + j];
-      if (d.input != input || d.dim >= capacity) continue;
-      extents[d.dim] =
-          DyclExtent{d.At(size.least), d.At(size.most), d.factor, static_cast<int32_t>(k), 0};
-    }
-  }
-  return DYCL_OK;
+  return dycl::SessionSizes().InputBounds(input, extents, capacity, ndim);
+}
+
+int32_t dycl_session_input_bounds(const DyclSession* session, size_t input, DyclExtent* extents,
+                                  size_t capacity, size_t* ndim) {
+  CHECK_NOT_NULL(session);
+  if (capacity != 0) CHECK_NOT_NULL(extents);
+  return session->sizes().InputBounds(input, extents, capacity, ndim);
 }
 
 int32_t dycl_session_create(DyclModel* model, DyclSession** out) {
@@ -474,6 +471,8 @@ const DyclApi* dycl_api(int32_t abi_version) {
       dycl_set_thread_options,
       dycl_set_parallel,
       dycl_session_set_priority,
+      dycl_session_needs,
+      dycl_session_input_bounds,
   };
   return abi_version == DYCL_ABI_VERSION ? &api : nullptr;
 }

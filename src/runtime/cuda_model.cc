@@ -223,12 +223,12 @@ int32_t CudaModel::CopyWeights(const Params& params) {
   return DYCL_OK;
 }
 
-int32_t CudaModel::CreateSession(std::unique_ptr<DeviceSession>* out) {
+int32_t CudaModel::CreateSession(const SessionSizes& sizes, std::unique_ptr<DeviceSession>* out) {
   ScopedContext current(driver_, context_);
   if (current.result() != kSuccess) return Fail(current.result(), "cannot use GPU %d", ordinal_);
   std::unique_ptr<CudaSession> session(new (std::nothrow) CudaSession(this));
   if (session == nullptr) return MemoryError(sizeof(CudaSession));
-  if (int32_t status = session->Allocate()) return status;
+  if (int32_t status = session->Allocate(sizes)) return status;
   *out = std::move(session);
   return DYCL_OK;
 }

@@ -43,7 +43,7 @@ class CudaModel final : public DeviceModel {
   // Takes the GPU, loads the code, copies the weights. Returns a DyclStatus.
   int32_t Open(const Params& params);
 
-  int32_t CreateSession(std::unique_ptr<DeviceSession>* out) override;
+  int32_t CreateSession(const SessionSizes& sizes, std::unique_ptr<DeviceSession>* out) override;
   void* weight(uint32_t k) const override { return weights_[k]; }
   int32_t Take(uint64_t bytes, void** out) override;
   void GiveBack(void* memory) override;
@@ -91,7 +91,7 @@ class CudaSession final : public DeviceSession {
  public:
   explicit CudaSession(const CudaModel* model) : model_(model), driver_(model->driver()) {}
   ~CudaSession() override;
-  int32_t Allocate();
+  int32_t Allocate(const SessionSizes& sizes);
 
   DLDevice device() const override { return DLDevice{kDLCUDA, model_->ordinal()}; }
   void* Place(const TensorDesc& tensor) const override;

@@ -60,7 +60,7 @@ CudaSession::~CudaSession() {
   if (pinned_ != nullptr) driver_.MemFreeHost(pinned_);
 }
 
-int32_t CudaSession::Allocate() {
+int32_t CudaSession::Allocate(const SessionSizes& sizes) {
   const char* wanted = getenv("DYCL_CUDA_GRAPHS");
   graphs_ = driver_.has_graphs && (wanted == nullptr || strcmp(wanted, "0") != 0);
   // A blocking stream: it waits for what the caller put on the default stream, such as a
@@ -80,7 +80,7 @@ int32_t CudaSession::Allocate() {
   if (int32_t status = PrepareLibraries(&library_bytes)) return status;
   for (int pass = 0; pass < 2; ++pass) {
     Parts parts(block_);
-    arena_ = parts.Take(kProgram.arena_bytes);
+    arena_ = parts.Take(sizes.arena_bytes());
     workspace_ = parts.Take(device.workspace_bytes);
     library_workspace_ = parts.Take(library_bytes);
     records_ = parts.Take(device.branches.size * sizeof(int64_t));

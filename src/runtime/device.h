@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "program.h"
+#include "session_sizes.h"
 
 namespace dycl {
 
@@ -73,7 +74,8 @@ class DeviceSession {
 class DeviceModel {
  public:
   virtual ~DeviceModel() = default;
-  [[nodiscard]] virtual int32_t CreateSession(std::unique_ptr<DeviceSession>* out) = 0;
+  [[nodiscard]] virtual int32_t CreateSession(const SessionSizes& sizes,
+                                              std::unique_ptr<DeviceSession>* out) = 0;
   // The weight in the device's memory.
   virtual void* weight(uint32_t k) const = 0;
   // Memory of the device for a tensor that is no part of a session.

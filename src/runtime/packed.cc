@@ -2,6 +2,7 @@
 // The packed functions of a model: what Python's tvm, TVM RPC and other TVM hosts call.
 //
 //   create(params_path = "") -> handle        run(handle, inputs...) -> return site
+//   create_up_to(params_path, size's name, largest, ...) -> handle
 //   run_within(handle, milliseconds, inputs...) -> return site
 //   num_outputs(handle) -> int                output(handle, k) -> tensor | int | float | bool
 //   copy_output(handle, k, tensor)            to_device(handle, tensor) -> tensor
@@ -200,20 +201,46 @@ class Args {
   int32_t next_ = 0;
 };
 
-int Create(Args& args, TVMFFIAny* result) {
-  std::string path;
-  if (args.left() != 0 && !args.String(&path)) return Raise();
+int CreateWith(const std::string& path, const DyclSessionOptions* options, TVMFFIAny* result) {
   const size_t place = NewPlace();
   DyclModel* model = nullptr;
   DyclSession* session = nullptr;
   if (dycl_model_create(path.empty() ? nullptr : path.c_str(), &model) != DYCL_OK) return Raise();
-  int32_t status = dycl_session_create(model, &session);
+  int32_t status = dycl_session_create_with(model, options, &session);
   dycl_model_destroy(model);  // the session keeps it
   if (status != DYCL_OK) return Raise();
   std::lock_guard<std::mutex> lock(g_mutex);
   (*g_sessions)[place] = session;
   SetInt(result, static_cast<int64_t>(place) + 1);
   return 0;
+}
+
+int Create(Args& args, TVMFFIAny* result) {
+  std::string path;
+  if (args.left() != 0 && !args.String(&path)) return Raise();
+  return CreateWith(path, nullptr, result);
+}
+
+// What is left are names of sizes, each with the largest that calls of the session have.
+int CreateUpTo(Args& args, TVMFFIAny* result) {
+  constexpr size_t kMost = 64;
+  std::string path, names[kMost];
+  DyclLargestSize sizes[kMost];
+  DyclSessionOptions options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.largest_sizes = sizes;
+  if (!args.String(&path)) return Raise();
+  for (; args.left() != 0; ++options.num_largest_sizes) {
+    const size_t k = options.num_largest_sizes;
+    if (k == kMost) {
+      UsageError("create_up_to: more than %zu sizes", kMost);
+      return Raise();
+    }
+    if (!args.String(&names[k]) || !args.Int(&sizes[k].most)) return Raise();
+    sizes[k].name = names[k].c_str();
+  }
+  return CreateWith(path, &options, result);
 }
 
 int Destroy(Args& args, TVMFFIAny*) {
@@ -513,6 +540,7 @@ int Invoke(int (*function)(Args&, TVMFFIAny*), const char* name, const TVMFFIAny
   }
 
 PACKED(create, Create)
+PACKED(create_up_to, CreateUpTo)
 PACKED(destroy, Destroy)
 PACKED(run, Run)
 PACKED(run_within, RunWithin)

@@ -361,6 +361,10 @@ struct ProgramDesc {
   Table<InputDesc> inputs;
   Table<SizeDesc> sizes;
   Table<SizedDim> sized_dims;
+  // Bytes of the arena that sessions need all of whose calls have sizes of at most
+  // need_sizes[k * sizes.size ...].
+  Table<uint64_t> needs;
+  Table<int64_t> need_sizes;
   Table<InputPair> input_pairs;
   Table<SiteDesc> sites;
   Table<LeafDesc> leaves;

@@ -73,10 +73,10 @@ struct Layout {
 };
 
 // `arena`: whether the arena is a part of the block, its first.
-uint64_t Carve(char* block, bool arena, Layout* l) {
+uint64_t Carve(char* block, bool arena, const dycl::SessionSizes& sizes, Layout* l) {
   Carver c(block);
   bool on_device = kProgram.device != nullptr;
-  l->arena = c.Take(arena && !on_device ? kProgram.arena_bytes : 0);
+  l->arena = c.Take(arena && !on_device ? sizes.arena_bytes() : 0);
   l->tensors = c.Take<DLTensor>(kProgram.tensors.size);
   l->args = c.Take<TVMFFIAny>(kProgram.args.size);
   l->calls = c.Take<dycl::Call>(kProgram.calls.size);
@@ -111,28 +111,28 @@ uint64_t Carve(char* block, bool arena, Layout* l) {
 
 }  // namespace
 
-uint64_t DyclSession::BlockBytes(bool arena) {
+uint64_t DyclSession::BlockBytes(bool arena, const dycl::SessionSizes& sizes) {
   Layout layout;
-  return Carve(nullptr, arena, &layout);
+  return Carve(nullptr, arena, sizes, &layout);
 }
 
-int32_t DyclSession::CheckArena(const DyclModel& model, const DyclSessionOptions& options) {
+int32_t DyclSession::CheckArena(const DyclSessionOptions& options) const {
   auto* arena = static_cast<char*>(options.arena);
   if (arena == nullptr) {
     return options.arena_bytes == 0 ? DYCL_OK : dycl::UsageError("'arena' must not be NULL");
   }
-  if (model.device != nullptr) {
+  if (model_->device != nullptr) {
     return dycl::UsageError("'%s' has its arena on the GPU; it cannot be memory of the caller",
                             kProgram.name);
   }
-  if (options.arena_bytes < kProgram.arena_bytes) {
+  if (options.arena_bytes < sizes_.arena_bytes()) {
     return dycl::UsageError("the arena has %" PRIu64 " bytes, '%s' needs %" PRIu64,
-                            options.arena_bytes, kProgram.name, kProgram.arena_bytes);
+                            options.arena_bytes, kProgram.name, sizes_.arena_bytes());
   }
   if ((reinterpret_cast<uintptr_t>(arena) & (kAlign - 1)) != 0) {
     return dycl::UsageError("the arena must begin at a multiple of %" PRIu64 " bytes", kAlign);
   }
-  if (model.params.Holds(arena, options.arena_bytes)) {
+  if (model_->params.Holds(arena, options.arena_bytes)) {
     return dycl::UsageError("the arena lies in the weights");
   }
   return DYCL_OK;
@@ -140,17 +140,18 @@ int32_t DyclSession::CheckArena(const DyclModel& model, const DyclSessionOptions
 
 int32_t DyclSession::Create(DyclModel* model, const DyclSessionOptions& options,
                             DyclSession** out) {
-  if (int32_t status = CheckArena(*model, options)) return status;
-  std::unique_ptr<DyclSession> session(new (std::nothrow) DyclSession(model));
-  uint64_t bytes = BlockBytes(options.arena == nullptr);
-  void* block = nullptr;
-  if (session == nullptr) return dycl::MemoryError(sizeof(DyclSession));
+  std::unique_ptr<DyclSession> session(new DyclSession(model));
   model->references.fetch_add(1);
+  if (int32_t status = session->sizes_.Read(options)) return status;
+  if (int32_t status = session->CheckArena(options)) return status;
+  uint64_t bytes = BlockBytes(options.arena == nullptr, session->sizes_);
+  void* block = nullptr;
   if (posix_memalign(&block, kAlign, bytes + kAlign) != 0) return dycl::MemoryError(bytes);
   session->block_ = static_cast<char*>(block);
   session->block_bytes_ = bytes;
   if (model->device != nullptr) {
-    if (int32_t status = model->device->CreateSession(&session->device_)) return status;
+    if (int32_t status = model->device->CreateSession(session->sizes_, &session->device_))
+      return status;
   }
   session->Bind(static_cast<char*>(options.arena));
   if (session->device_ != nullptr) {
@@ -175,11 +176,11 @@ DyclSession::~DyclSession() {
 
 void DyclSession::Bind(char* arena) {
   Layout l;
-  Carve(block_, arena == nullptr, &l);
+  Carve(block_, arena == nullptr, sizes_, &l);
   // The arena may hold anything; the tables after it begin as zeros. Then the places go into them.
   auto* tables = reinterpret_cast<char*>(l.tensors);
   memset(tables, 0, block_bytes_ - static_cast<uint64_t>(tables - block_));
-  Carve(block_, arena == nullptr, &l);
+  Carve(block_, arena == nullptr, sizes_, &l);
   arena_ = arena != nullptr ? arena : l.arena;
   inputs_data_ = l.input_data;
   staging_ = l.staging;
@@ -208,7 +209,7 @@ void DyclSession::Bind(char* arena) {
     }
     switch (desc.space) {
       case Space::kArena:
-        tensor.data = arena_ + desc.offset;
+        tensor.data = ArenaPlace(desc);
         break;
       case Space::kInput:
         tensor.data = l.staging[desc.index];
@@ -234,6 +235,10 @@ void DyclSession::Bind(char* arena) {
       l.tensors,     l.calls,         l.call_runs,  l.path,    0, l.inputs, l.state, l.outputs,
       device_.get(), {nullptr, 0, 0}, view_shapes_, MaxRank(), 0, 0,        nullptr, 0,
       nullptr,       dycl::kNotCut};
+}
+
+char* DyclSession::ArenaPlace(const TensorDesc& tensor) const {
+  return tensor.offset + BytesOf(tensor) <= sizes_.arena_bytes() ? arena_ + tensor.offset : nullptr;
 }
 
 int32_t DyclSession::ResetState() {
@@ -347,14 +352,14 @@ void DyclSession::PlaceInput(uint32_t input, void* data) {
 int32_t DyclSession::BindSizes(const DyclValue* inputs) {
   for (uint32_t k = 0; k < kProgram.num_given(); ++k) {
     if (kProgram.inputs[k].kind != Kind::kTensor || inputs[k].type != DYCL_TENSOR) continue;
-    if (int32_t status = dycl::CheckTensor(k, inputs[k].u.tensor)) return status;
+    if (int32_t status = dycl::CheckTensor(k, inputs[k].u.tensor, sizes_)) return status;
   }
   for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
     const dycl::SizedDim& d = kProgram.sized_dims[k];
     if (inputs[d.input].type == DYCL_TENSOR) continue;
     return BindInput(d.input, inputs[d.input]);
   }
-  return dycl::Measure(inputs, input_scalars_ + kProgram.num_given());
+  return dycl::Measure(inputs, sizes_, input_scalars_ + kProgram.num_given());
 }
 
 bool DyclSession::IsStaged(const char* data) const {
@@ -371,7 +376,7 @@ bool DyclSession::IsStaged(const char* data) const {
 int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   const dycl::InputDesc& want = kProgram.inputs[k];
   const TensorDesc& desc = kProgram.tensors[want.tensor];
-  if (int32_t status = dycl::CheckTensor(k, given)) return status;
+  if (int32_t status = dycl::CheckTensor(k, given, sizes_)) return status;
   if (device_ != nullptr) return UploadTensor(want, *given);
   uint64_t bytes = BytesOf(desc);
   char* data = static_cast<char*>(given->data) + given->byte_offset;

@@ -15,6 +15,7 @@
 #include "priorities.h"
 #include "program.h"
 #include "recorder.h"
+#include "session_sizes.h"
 #include "thread_pool.h"
 #include "worker.h"
 
@@ -51,7 +52,8 @@ struct DyclSession {
   DyclSession& operator=(const DyclSession&) = delete;
 
   // Bytes of its memory, with its arena or without.
-  static uint64_t BlockBytes(bool arena);
+  static uint64_t BlockBytes(bool arena, const dycl::SessionSizes& sizes);
+  const dycl::SessionSizes& sizes() const { return sizes_; }
 
   [[nodiscard]] int32_t SetNumThreads(int32_t num_threads);
   [[nodiscard]] int32_t SetPriority(int32_t priority);
@@ -99,8 +101,7 @@ struct DyclSession {
  private:
   explicit DyclSession(DyclModel* model) : model_(model) {}
 
-  [[nodiscard]] static int32_t CheckArena(const DyclModel& model,
-                                          const DyclSessionOptions& options);
+  [[nodiscard]] int32_t CheckArena(const DyclSessionOptions& options) const;
   // `arena` is the caller's, or null.
   void Bind(char* arena);
   // Calls use(scalar, tensor, bytes) on each state variable, which is one of the two.
@@ -135,11 +136,14 @@ struct DyclSession {
   // Whether bytes lie in CPU memory of this session, or where a result of this run is to go.
   bool IsOwn(const char* data, uint64_t bytes) const;
   bool IsTarget(const char* data, uint64_t bytes) const;
+  // Where a tensor of the arena lies; null for one that no call of the session's sizes uses.
+  char* ArenaPlace(const dycl::TensorDesc& tensor) const;
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 
   dycl::Alive alive_{&dycl::g_living.sessions};
   DyclModel* model_;
+  dycl::SessionSizes sizes_;
   char* block_ = nullptr;
   uint64_t block_bytes_ = 0;
   dycl::Frame frame_{};

@@ -71,7 +71,7 @@ bool DyclSession::IsOwn(const char* data, uint64_t bytes) const {
   // Outputs of a run on a device come to the host in memory of their own.
   return Overlap(data, bytes, block_, block_bytes_) ||
          (device_ == nullptr
-              ? Overlap(data, bytes, arena_, kProgram.arena_bytes)
+              ? Overlap(data, bytes, arena_, sizes_.arena_bytes())
               : Overlap(data, bytes, device_->host_outputs(), kProgram.device->output_bytes));
 }
 
@@ -129,9 +129,11 @@ int32_t DyclSession::AddTarget(uint32_t k, const DLTensor& to) {
 
 // Puts the tensors of a home, which move together, to memory of the caller, or back into the arena.
 void DyclSession::PlaceHome(const dycl::DirectDesc& direct, char* data) {
-  char* place = data != nullptr ? data : arena_ + kProgram.tensors[direct.first].offset;
-  if (frame_.tensors[direct.first].data == place) return;
-  for (uint32_t t = 0; t < direct.count; ++t) frame_.tensors[direct.first + t].data = place;
+  const TensorDesc* tensors = &kProgram.tensors[direct.first];
+  if (frame_.tensors[direct.first].data == (data != nullptr ? data : ArenaPlace(*tensors))) return;
+  for (uint32_t t = 0; t < direct.count; ++t) {
+    frame_.tensors[direct.first + t].data = data != nullptr ? data : ArenaPlace(tensors[t]);
+  }
 }
 
 int32_t DyclSession::CopyToTargets() {

@@ -11,28 +11,44 @@
 namespace dycl {
 namespace {
 
-// The size that decides a dimension of an input; null if it is fixed.
-const SizedDim* SizedDimOf(uint32_t input, int dim) {
+bool IsSized(uint32_t input, int dim) {
   for (uint32_t k = 0; k < kProgram.sized_dims.size; ++k) {
     const SizedDim& d = kProgram.sized_dims[k];
-    if (d.input == input && static_cast<int>(d.dim) == dim) return &d;
+    if (d.input == input && static_cast<int>(d.dim) == dim) return true;
   }
-  return nullptr;
+  return false;
 }
 
 // Text in a fixed buffer: error paths do not allocate either.
 struct ShapeText {
   char text[256];
 
-  // `input` is that of which these are the largest extents, or kNone.
-  ShapeText(const char* dtype, const int64_t* shape, int ndim, uint32_t input = kNone) {
-    size_t used = static_cast<size_t>(snprintf(text, sizeof(text), "%s[", dtype));
-    for (int d = 0; d < ndim && used + 32 < sizeof(text); ++d) {
-      const char* most = SizedDimOf(input, d) != nullptr ? "<=" : "";
-      used += static_cast<size_t>(snprintf(text + used, sizeof(text) - used, "%s%s%" PRId64,
-                                           d != 0 ? ", " : "", most, shape[d]));
+  ShapeText(const char* dtype, const int64_t* shape, int ndim) : used_(Begin(dtype)) {
+    for (int d = 0; d < ndim; ++d) Add(d, "", shape[d]);
+    snprintf(text + used_, sizeof(text) - used_, "]");
+  }
+  // What is expected of an input.
+  ShapeText(uint32_t input, const SessionSizes& bounds)
+      : used_(Begin(DTypeName(kProgram.tensors[kProgram.inputs[input].tensor].dtype))) {
+    constexpr size_t kMost = 64;
+    DyclExtent extents[kMost];
+    size_t ndim = 0;
+    if (bounds.InputBounds(input, extents, kMost, &ndim) != DYCL_OK) ndim = 0;
+    for (size_t d = 0; d < ndim && d < kMost; ++d) {
+      Add(static_cast<int>(d), extents[d].size >= 0 ? "<=" : "", extents[d].most);
     }
-    snprintf(text + used, sizeof(text) - used, "]");
+    snprintf(text + used_, sizeof(text) - used_, "]");
+  }
+
+ private:
+  size_t used_;
+  size_t Begin(const char* dtype) {
+    return static_cast<size_t>(snprintf(text, sizeof(text), "%s[", dtype));
+  }
+  void Add(int d, const char* before, int64_t extent) {
+    if (used_ + 32 >= sizeof(text)) return;
+    used_ += static_cast<size_t>(snprintf(text + used_, sizeof(text) - used_, "%s%s%" PRId64,
+                                          d != 0 ? ", " : "", before, extent));
   }
 };
 
@@ -80,24 +96,24 @@ void CopyAxis(const DLTensor& t, int axis, int compact, const char* from, size_t
 
 }  // namespace
 
-int32_t CheckTensor(uint32_t input, const DLTensor* given) {
+int32_t CheckTensor(uint32_t input, const DLTensor* given, const SessionSizes& bounds) {
   const char* name = kProgram.inputs[input].name;
   const TensorDesc& want = kProgram.tensors[kProgram.inputs[input].tensor];
   if (given == nullptr) return InputError("input '%s': the tensor is null", name);
   const int64_t* dims = kProgram.dims.data + want.dims;
-  ShapeText expected(DTypeName(want.dtype), dims, want.ndim, input);
-  char dtype[32];
-  DLTypeName(given->dtype, dtype, sizeof(dtype));
   if (given->ndim < 0 || (given->ndim > 0 && given->shape == nullptr)) {
-    return InputError("input '%s': expected %s, got a tensor without a shape", name, expected.text);
+    return InputError("input '%s': expected %s, got a tensor without a shape", name,
+                      ShapeText(input, bounds).text);
   }
-  ShapeText got(dtype, given->shape, given->ndim);
   bool same = given->ndim == want.ndim && SameType(given->dtype, ToDLDataType(want.dtype));
   for (int d = 0; same && d < want.ndim; ++d) {
-    same = given->shape[d] == dims[d] || SizedDimOf(input, d) != nullptr;
+    same = given->shape[d] == dims[d] || IsSized(input, d);
   }
   if (!same) {
-    return InputError("input '%s': expected %s, got %s", name, expected.text, got.text);
+    char dtype[32];
+    DLTypeName(given->dtype, dtype, sizeof(dtype));
+    return InputError("input '%s': expected %s, got %s", name, ShapeText(input, bounds).text,
+                      ShapeText(dtype, given->shape, given->ndim).text);
   }
   int device = static_cast<int>(given->device.device_type);
   if (device != kDLCPU && device != kDLCUDAHost &&
@@ -107,7 +123,7 @@ int32_t CheckTensor(uint32_t input, const DLTensor* given) {
   }
   if (given->data == nullptr && NumBytes(want.dtype, given->shape, want.ndim) != 0) {
     return InputError("input '%s': expected %s, got a null pointer to its data", name,
-                      expected.text);
+                      ShapeText(input, bounds).text);
   }
   return DYCL_OK;
 }
@@ -226,7 +242,7 @@ bool IsFront(const DLTensor& t, const int64_t* dims) {
   return true;
 }
 
-int32_t Measure(const DyclValue* inputs, Scalar* sizes) {
+int32_t Measure(const DyclValue* inputs, const SessionSizes& bounds, Scalar* sizes) {
   for (uint32_t k = 0; k < kProgram.sizes.size; ++k) {
     const SizeDesc& size = kProgram.sizes[k];
     const char* symbol = kProgram.inputs[kProgram.num_given() + k].name;
@@ -234,12 +250,12 @@ int32_t Measure(const DyclValue* inputs, Scalar* sizes) {
     const char* name = kProgram.inputs[first.input].name;
     int64_t extent = inputs[first.input].u.tensor->shape[first.dim];
     sizes[k].i = (extent - first.constant) / first.factor;
-    if (sizes[k].i < size.least || sizes[k].i > size.most || first.At(sizes[k].i) != extent) {
+    if (sizes[k].i < size.least || sizes[k].i > bounds.most(k) || first.At(sizes[k].i) != extent) {
       char step[32] = "";
       if (first.factor != 1) snprintf(step, sizeof(step), ", by %" PRId64, first.factor);
       return InputError(
           "input '%s': dimension %u is %" PRId64 ", expected %s = %" PRId64 " to %" PRId64 "%s",
-          name, first.dim, extent, symbol, first.At(size.least), first.At(size.most), step);
+          name, first.dim, extent, symbol, first.At(size.least), first.At(bounds.most(k)), step);
     }
     for (uint32_t j = 1; j < size.num_dims; ++j) {
       const SizedDim& d = kProgram.sized_dims[size.first_dim + j];

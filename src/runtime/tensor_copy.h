@@ -5,16 +5,17 @@
 
 #include "dycl/dycl.h"
 #include "program.h"
+#include "session_sizes.h"
 
 namespace dycl {
 
 // Checks a caller's tensor, but for its sizes that the caller decides; returns a DyclStatus and an
 // error that names the input.
-int32_t CheckTensor(uint32_t input, const DLTensor* given);
+int32_t CheckTensor(uint32_t input, const DLTensor* given, const SessionSizes& bounds);
 
 // Takes the sizes that the caller decides from a call's inputs, which have passed CheckTensor, and
 // checks that they are within their bounds and agree.
-int32_t Measure(const DyclValue* inputs, Scalar* sizes);
+int32_t Measure(const DyclValue* inputs, const SessionSizes& bounds, Scalar* sizes);
 
 // Checks which of a call's inputs lie in one memory, where that matters to the network; they have
 // passed CheckTensor.

@@ -99,6 +99,8 @@ void SaysWhatItLacks(dycl::Module& old, const std::string& library, const std::s
   DyclSessionOptions options{};
   options.struct_size = sizeof(options);
   CHECK(Lacks(old.NewSession(&options).status()));
+  CHECK(Lacks(old.SessionNeeds(options).status()) && Lacks(session.InputBounds(0).status()));
+  CHECK(Lacks(old.NewSessionUpTo({{"N", 1}}).status()));
   CHECK(Lacks(old.SetLog(nullptr, nullptr, DYCL_LOG_PRINT)));
   CHECK(Lacks(old.Unload()) && Lacks(dycl::SetThreadOptions(old, nullptr)));
   CHECK(Lacks(dycl::SetParallel(old, nullptr, 1)) && old.UserMetadata("version") == nullptr);

@@ -158,6 +158,10 @@ def _describe(metadata: dict[str, Any]) -> str:
         *(["sizes"] if metadata.get("sizes") else []),
         *(f"  {size['name']}: {size['min']} to {size['max']}, as each call decides" for size in metadata.get("sizes", [])),
         *(f"  {sizes_text(of)}: has a path of its own" for of in metadata.get("special_sizes", [])),
+        *(
+            f"  sessions for {sizes_text(need['sizes'])}: an arena of {need['arena_bytes']:,} bytes"
+            for need in metadata.get("session_needs", [])
+        ),
         "decisions",
         *(f"  {k}: {decision['kind']} {source_line(decision['origin'])}" for k, decision in enumerate(metadata["decisions"])),
         "return sites",

@@ -40,6 +40,7 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--int-high", type=positive, default=2, metavar="N", help="random integers are under N (default 2)")
     command.add_argument("-n", "--repeat", type=positive, default=1, metavar="N", help="time N runs after the first")
     command.add_argument("--threads", type=positive, metavar="N", help="threads of this session")
+    command.add_argument("--largest-sizes", metavar="T=64,..", help="sizes of which no call has a larger one, by their names: less memory")
     command.add_argument("-q", "--quiet", action="store_true", help="print the outputs only")
     command.set_defaults(handler=_handle)
 
@@ -53,7 +54,8 @@ def _handle(args: argparse.Namespace) -> int:
         raise UsageError("the weights are given twice, as PARAMS and as --params")
     if args.output:
         check_output(args.output)
-    module = load(args.library, find_params(args.library, args.weights or args.params), num_threads=args.threads)
+    params, sizes = find_params(args.library, args.weights or args.params), _sizes(args.largest_sizes)
+    module = load(args.library, params, num_threads=args.threads, largest_sizes=sizes)
     positional, named = as_call(module.metadata, make_inputs(module.metadata, args.input, args.seed, args.int_high))
     result = module(*positional, **named)
     path, kernels = module.last_path, sum(module.kernels_run.values())
@@ -75,6 +77,14 @@ def _handle(args: argparse.Namespace) -> int:
         figures = [("median", ordered[len(ordered) // 2]), ("best", ordered[0]), ("worst", ordered[-1])]
         print(f"latency of {args.repeat} runs: " + ", ".join(f"{name} {took * 1e3:.3f} ms" for name, took in figures))
     return OK
+
+
+def _sizes(written: str | None) -> dict[str, int]:
+    """Return the largest sizes as ``load`` takes them."""
+    pairs = [part.partition("=") for part in written.split(",")] if written else []
+    if not all(name.strip() and n.strip().isdecimal() for name, _, n in pairs):
+        raise UsageError(f"--largest-sizes is {written!r}; write the largest value of each size by its name, as T=64,B=1")
+    return {name.strip(): int(n) for name, _, n in pairs}
 
 
 def _shorten(lines: list[str], most: int = 40) -> list[str]:

@@ -34,7 +34,7 @@ RESERVED_SYMBOLS = frozenset(
     (
         "create", "destroy", "run", "num_outputs", "output", "copy_output", "to_device", "path", "kernel_runs", "set_num_threads",
         "reset_state", "metadata", "abi_version", "manual_seed", "cancel", "run_within", "unload",
-        "set_priority",
+        "set_priority", "create_up_to",
     )
 )  # fmt: skip
 

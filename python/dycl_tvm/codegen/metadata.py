@@ -32,6 +32,10 @@ def metadata_of(program: Program, machine: Machine, fingerprint: str, embedded_p
         "inputs": [_input(program, k) for k in range(len(program.input_names))],
         "sizes": [{"name": s.name, "min": s.least, "max": s.most} for s in program.sizes],
         "special_sizes": program.special_sizes,
+        "session_needs": [
+            {"sizes": {s.name: [s.least, n] for s, n in zip(program.sizes, need.most) if n < s.most}, "arena_bytes": need.arena}
+            for need in program.needs
+        ],
         "input_pairs": [[p.first, p.second, p.kind] for p in program.input_pairs],
         "sites": [
             {"structure": s.structure, "types": [_type(t) for t in s.types], "origin": _origin(s.origin, strip)} for s in program.sites

@@ -14,20 +14,14 @@ from dycl_tvm.codegen.text import DTYPES, comment, float_literal, int_literal, s
 from dycl_tvm.codegen.weights import weight_names
 from dycl_tvm.compile.program import (
     CondGoto,
-    CopyTensor,
     Fail,
     HostInstr,
-    Instr,
     Kernel,
-    KernelCall,
     Leave,
-    Pop,
     Program,
-    Push,
-    ReadItem,
     Slot,
     SwitchGoto,
-    WriteItem,
+    slots_of,
 )
 from dycl_tvm.errors import CompileError
 from dycl_tvm.hcfg.nodes import Origin
@@ -37,19 +31,6 @@ Decision = Union[CondGoto, SwitchGoto]
 
 _SPACES = {"input": 0, "weight": 1, "state": 2, "arena": 3}
 _ALIGN = 64
-
-
-def _slots_of(instr: Instr) -> tuple[Slot, ...]:
-    if isinstance(instr, KernelCall):
-        return instr.args
-    if isinstance(instr, ReadItem):
-        return (instr.src,)
-    if isinstance(instr, WriteItem):
-        return (instr.dst,)
-    if isinstance(instr, (Push, Pop)):
-        at = instr.src if isinstance(instr, Push) else instr.dst
-        return (at,) if isinstance(at, Slot) else ()
-    return (instr.src, instr.dst) if isinstance(instr, CopyTensor) else ()
 
 
 class Tables:
@@ -82,7 +63,7 @@ class Tables:
         found.update((home.home, None) for home in program.state if isinstance(home.home, Slot))
         for block in program.blocks:
             for instr in block.all_instrs():
-                found.update((slot, None) for slot in _slots_of(instr))
+                found.update((slot, None) for slot in slots_of(instr))
             if isinstance(block.end, Leave):
                 found.update((value, None) for value in block.end.values if isinstance(value, Slot))
         for slot in found:
@@ -152,6 +133,7 @@ class Tables:
             table("InputDesc", "kInputs", self._input_rows()),
             table("SizeDesc", "kSizes", self._size_rows()),
             table("SizedDim", "kSizedDims", [f"{{{d.input}, {d.dim}, {d.factor}, {d.constant}}}," for s in program.sizes for d in s.dims]),
+            *self._needs(),
             table("InputPair", "kInputPairs", self._input_pairs()),
             table("SiteDesc", "kSites", self._site_rows()),
             table("LeafDesc", "kLeaves", leaves),
@@ -164,6 +146,7 @@ class Tables:
             "kDims": len(self._dim_list), "kTensors": len(tensors), "kKernels": len(program.kernels), "kArgs": first,
             "kCalls": len(calls), "kOrigins": len(self.origins), "kInputs": len(program.inputs),
             "kSizes": len(program.sizes), "kSizedDims": sum(len(s.dims) for s in program.sizes),
+            "kNeeds": len(program.needs), "kNeedSizes": len(program.needs) * len(program.sizes),
             "kInputPairs": len(self._input_pairs()), "kSites": len(program.sites),
             "kLeaves": len(leaves), "kDirect": len(direct),
             "kDecisions": len(self.decisions), "kState": len(program.state), "kWeights": len(weights),
@@ -201,6 +184,14 @@ class Tables:
             rows.append(f"{{{size.least}, {size.most}, {first}, {len(size.dims)}}},")
             first += len(size.dims)
         return rows
+
+    def _needs(self) -> list[str]:
+        """Return what sessions for smaller sizes need: bytes of the arena, and the sizes."""
+        needs = self.program.needs
+        return [
+            table("uint64_t", "kNeeds", [f"{need.arena}," for need in needs]),
+            table("int64_t", "kNeedSizes", [" ".join(f"{n}," for n in need.most) for need in needs]),
+        ]
 
     def _input_pairs(self) -> list[str]:
         return [f"{{{p.first}, {p.second}, InputPair::k{p.kind.capitalize()}}}," for p in self.program.input_pairs]

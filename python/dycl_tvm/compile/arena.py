@@ -7,7 +7,7 @@ written is live from there on, across edges, until its last read on any path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 ALIGN = 64
@@ -76,7 +76,7 @@ class Plan:
     same: list[int]
 
 
-def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) -> Plan:
+def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True, regions: Sequence[set[int]] = ()) -> Plan:
     """Place storages.
 
     Parameters
@@ -86,8 +86,11 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
     blocks : sequence of FlowBlock
     share : bool
         False gives every storage bytes of its own (the ablation); copies on edges then all stay.
+    regions : sequence of set
+        Numbers of blocks: what those of the first read and write is put as near to the beginning as it can be, then that of the second,
+        and so on.
     """
-    rounded = [_round_up(s) for s in sizes]
+    rounded = [round_up(s) for s in sizes]
     live_in = _live_in(blocks)
     interferes, soft, bound, used = _interference(rounded, blocks, live_in)
     if not share:
@@ -109,11 +112,33 @@ def plan(sizes: Sequence[int], blocks: Sequence[FlowBlock], share: bool = True) 
             for target, source in edge.moves:
                 if source is not None and rounded[target] == rounded[source] and classes.join(target, source):
                     coalesced += 1
-    offset, total = _best_fit(rounded, classes, used)
+    offset, total = _best_fit(rounded, classes, used, _ranks(len(sizes), blocks, regions))
     return Plan(offset, total, bound, coalesced, in_place, live_in, [classes.find(k) for k in range(len(sizes))])
 
 
-def _round_up(size: int) -> int:
+def _ranks(count: int, blocks: Sequence[FlowBlock], regions: Sequence[set[int]]) -> list[tuple[int, bool]]:
+    """Return for each storage the first region that reads or writes it, and whether it does alone; those that are in none come last."""
+    ranks = [(len(regions), True)] * count
+    for rank, region in reversed(list(enumerate(regions))):
+        inside = {s for k in region for s in _touched(blocks[k], region)}
+        outside = {s for k, block in enumerate(blocks) if k not in region for s in _touched(block, range(len(blocks)))}
+        for s in inside:
+            ranks[s] = (rank, s not in outside)
+    return ranks
+
+
+def _touched(block: FlowBlock, targets: Container[int]) -> Iterator[int]:
+    """Yield the storages that a block and its edges to some targets read or write."""
+    yield from block.end_reads
+    for point in block.points:
+        yield from (*point.reads, *point.writes)
+    for edge in block.edges:
+        if edge.target in targets:
+            yield from (s for move in edge.moves for s in move if s is not None)
+
+
+def round_up(size: int) -> int:
+    """Return the bytes that a storage takes."""
     return max(ALIGN, -(-size // ALIGN) * ALIGN)
 
 
@@ -233,11 +258,16 @@ class _Classes:
         return True
 
 
-def _best_fit(sizes: Sequence[int], classes: _Classes, used: set[int]) -> tuple[list[int], int]:
-    """Place classes, large ones first, each in the smallest gap between placed ones that it interferes with."""
+def _best_fit(sizes: Sequence[int], classes: _Classes, used: set[int], ranks: Sequence[tuple[int, bool]]) -> tuple[list[int], int]:
+    """Place classes by rank, of one rank large ones first, each in the smallest gap between placed ones that it interferes with."""
     offset = [0] * len(sizes)
+
+    def order(root: int) -> tuple[tuple[int, bool], int, int]:
+        members = classes.members[root]
+        return min(ranks[m] for m in members), -max(sizes[m] for m in members), min(members)
+
     # a class is in use if any member is: a destination that nothing reads shares the bytes of its source
-    roots = sorted({classes.find(k) for k in used}, key=lambda r: (-max(sizes[m] for m in classes.members[r]), min(classes.members[r])))
+    roots = sorted({classes.find(k) for k in used}, key=order)
     placed: dict[int, tuple[int, int]] = {}
     total = 0
     for root in roots:

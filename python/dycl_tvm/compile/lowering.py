@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -17,6 +17,7 @@ from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.drafts import Draft, OnHost, Operand, Place, Read, Restore, Run, Save, Write, storages
 from dycl_tvm.compile.layout import Layouts
 from dycl_tvm.compile.moves import order_copies, order_sets
+from dycl_tvm.compile.needs import needs, regions
 from dycl_tvm.compile.program import (
     CodeBlock,
     CondGoto,
@@ -142,7 +143,7 @@ class Lowering:
             graph = replace(graph, blocks=[b for b in graph.blocks if id(b) in reached])
             self.graph = graph
         self.block_index = {id(b): k for k, b in enumerate(graph.blocks)}
-        self.scratch_bytes = 0
+        self.arena_bytes = 0
         self.plan: arena.Plan | None = None
         self.homes: dict[int, int] = {}  # of results, by ``Plan.same``
         self.used_state: list[Slot | Reg] = []
@@ -172,8 +173,9 @@ class Lowering:
         draft_of = {id(block): self._draft(block) for block in self.order}
         drafts = [draft_of[id(block)] for block in self.graph.blocks]
         flow = [self._flow(block, draft) for block, draft in zip(self.graph.blocks, drafts)]
-        self.plan = arena.plan(self.sizes, flow, self.share)
-        self.scratch_base = self.plan.bytes
+        found = regions(self.graph)
+        self.plan = arena.plan(self.sizes, flow, self.share, [region.blocks for region in found])
+        self.arena_bytes = self.plan.bytes
         for end in (b.terminator for b in self.graph.blocks if isinstance(b.terminator, Return)):
             for storage in storages([self._where(v) for v in end.values if _is_tensor(v)]):
                 self.homes.setdefault(self.plan.same[storage], len(self.homes) + 1)
@@ -189,12 +191,13 @@ class Lowering:
             kernels=self.kernels,
             weights=self.table.weights,
             regs=self.regs,
-            arena_bytes=self.plan.bytes + self.scratch_bytes,
+            arena_bytes=self.arena_bytes,
             state=self._state_homes(),
             input_pairs=list(self.graph.input_pairs),
             left_out=list(self.graph.left_out),
             sizes=list(self.graph.sizes),
             special_sizes=list(self.graph.special_sizes),
+            needs=needs(found, codes, self.arena_bytes),
         )
 
     def placement(self) -> Placement:
@@ -401,19 +404,18 @@ class Lowering:
         self.num_calls += 1
         return self.num_calls - 1
 
-    def _scratch(self, like: Slot, k: int) -> Slot:
-        """Return the k-th saved tensor's place, beyond the planned arena; places of one move set do not overlap."""
-        offset = self.scratch_base + k * self._scratch_stride
-        self.scratch_bytes = max(self.scratch_bytes, (k + 1) * self._scratch_stride)
-        return Slot(like.type, "arena", 0, offset)
+    def _scratch(self, live: Iterable[int | None], moved: Iterable[Value]) -> Callable[[Slot, int], Slot]:
+        """Return what gives the place of the k-th tensor that moves save: above all storages that are ``live`` there."""
+        assert self.plan is not None
+        base = max((self.plan.offset[s] + arena.round_up(self.sizes[s]) for s in live if s is not None), default=0)
+        stride = max((arena.round_up(self.layouts.physical(value).nbytes) for value in moved), default=0)
 
-    @property
-    def _scratch_stride(self) -> int:
-        largest = max(self.sizes, default=0)
-        for slot in self.used_state:
-            if isinstance(slot, Slot):
-                largest = max(largest, slot.type.nbytes)
-        return max(arena.ALIGN, -(-largest // arena.ALIGN) * arena.ALIGN)
+        def place(like: Slot, k: int) -> Slot:
+            offset = base + k * stride
+            self.arena_bytes = max(self.arena_bytes, offset + stride)
+            return Slot(like.type, "arena", 0, offset)
+
+        return place
 
     def _code(self, block: Block, draft: list[Draft], trips: int | None) -> CodeBlock:
         return CodeBlock(block.name, [item.instruction(self) for item in draft], self._end(block), block.origin, trips)
@@ -447,7 +449,9 @@ class Lowering:
             for p, a in zip(edge.target.params, edge.args)
             if isinstance(p.type, ScalarType) and id(p) in self.read
         ]
-        moves = order_copies(copies, self._scratch) + order_sets(sets, self._new_reg)
+        sources = [a for _, a in _tensor_args(edge)]
+        scratch = self._scratch([*live, *(self._where(a).storage for a in sources)], sources)
+        moves = order_copies(copies, scratch) + order_sets(sets, self._new_reg)
         return Goto(self.block_index[id(edge.target)], tuple(moves))
 
     def _leave(self, term: Return) -> Leave:
@@ -462,6 +466,8 @@ class Lowering:
                 state_sets.append((home, self._scalar(operand)))
         written = [d for d, s in state_copies if (d.space, d.index) != (s.space, s.index)]
         written_regs = {d for d, s in state_sets if d != s}
+        tensors = [v for v in (*term.values, *term.state) if _is_tensor(v)]
+        scratch = self._scratch([self._where(v).storage for v in tensors], tensors)
         values: list[Slot | Scalar] = []
         kept = 0
         for operand in term.values:
@@ -475,12 +481,12 @@ class Lowering:
                 continue
             slot = self._value_slot(operand)
             if any(slot.space == w.space and slot.index == w.index for w in written):
-                place = self._scratch(slot, len(state_copies) + kept)
+                place = scratch(slot, len(state_copies) + kept)
                 kept += 1
                 moves.append(CopyTensor(place, slot))
                 slot = place
             values.append(slot)
-        moves += order_copies(state_copies, self._scratch)
+        moves += order_copies(state_copies, scratch)
         moves += order_sets(state_sets, self._new_reg)
         return Leave(self.site_index[id(term.site)], tuple(values), tuple(moves))
 

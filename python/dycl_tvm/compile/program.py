@@ -131,6 +131,19 @@ class Pop:
 Instr = Union[KernelCall, HostInstr, SetReg, ReadItem, WriteItem, CopyTensor, Push, Pop]
 
 
+def slots_of(instr: Instr) -> tuple[Slot, ...]:
+    if isinstance(instr, KernelCall):
+        return instr.args
+    if isinstance(instr, ReadItem):
+        return (instr.src,)
+    if isinstance(instr, WriteItem):
+        return (instr.dst,)
+    if isinstance(instr, (Push, Pop)):
+        at = instr.src if isinstance(instr, Push) else instr.dst
+        return (at,) if isinstance(at, Slot) else ()
+    return (instr.src, instr.dst) if isinstance(instr, CopyTensor) else ()
+
+
 @dataclass(frozen=True)
 class Goto:
     """Go to a block after ``moves`` (already in an order in which no move overwrites what a later one reads)."""
@@ -354,12 +367,28 @@ class DeviceCode:
     segments: tuple[Segment, ...] = ()
 
 
+@dataclass(frozen=True)
+class Need:
+    """What a session needs all of whose calls have sizes of at most these.
+
+    Attributes
+    ----------
+    most : tuple of int
+        For each of ``Program.sizes``.
+    arena : int
+        Bytes of the arena.
+    """
+
+    most: tuple[int, ...]
+    arena: int
+
+
 @dataclass
 class Program:
     """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
 
     ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs``, ``left_out``, ``sizes`` and
-    ``special_sizes`` are those of the HCFG; the homes of the sizes are the last of ``inputs``.
+    ``special_sizes`` are those of the HCFG; the homes of the sizes are the last of ``inputs``. ``needs``: of sessions for smaller sizes.
     """
 
     name: str
@@ -380,6 +409,7 @@ class Program:
     left_out: list[str] = field(default_factory=list)
     sizes: list[InputSize] = field(default_factory=list)
     special_sizes: list[dict[str, Span]] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
     #: Whether libraries are to hold the lines of the user's source by their numbers only.
     strip_source: bool = False
     #: What the library tells of itself in its user's words.

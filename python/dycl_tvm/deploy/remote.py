@@ -8,12 +8,13 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from dycl_tvm.errors import InputError, RemoteError, UsageError
+from dycl_tvm.runtime.largest_sizes import checked
 from dycl_tvm.runtime.priorities import Priority, priority_number
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
@@ -103,6 +104,8 @@ class RemoteModule:
         From :func:`connect` or from ``tvm.rpc``.
     library, params : path-like
         The artefact, on this machine; it is uploaded. ``params`` is left out where the weights are inside the library.
+    largest_sizes : mapping, optional
+        As for :func:`dycl_tvm.load`.
 
     Attributes
     ----------
@@ -117,7 +120,13 @@ class RemoteModule:
         If the other machine refuses the files, or cannot be reached any more.
     """
 
-    def __init__(self, remote: Any, library: str | os.PathLike[str], params: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        remote: Any,
+        library: str | os.PathLike[str],
+        params: str | os.PathLike[str] | None = None,
+        largest_sizes: Mapping[str, int] | None = None,
+    ) -> None:
         self.metadata = read_trailer(library)
         self.last_path = ""
         self._remote = remote
@@ -131,7 +140,9 @@ class RemoteModule:
                 remote.upload(os.fspath(params), target=self._files[1])
             self._module = remote.load_module(self._files[0])
             self._functions = {name: self._module[name] for name in ("run", "num_outputs", "output", "path", "destroy", "reset_state")}
-            self._session = self._module["create"](self._files[1] if params is not None else "")
+            given, sizes = self._files[1] if params is not None else "", checked(largest_sizes)
+            create = self._module["create_up_to" if sizes else "create"]
+            self._session = create(given, *(part for size in sizes.items() for part in size))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network there.

@@ -11,7 +11,7 @@ conditional branches", TOPLAS 1991 (edges).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dycl_tvm.hcfg.analysis import dominators, predecessors, reverse_postorder
@@ -73,6 +73,8 @@ class Ranges:
     ----------
     graph : HCFG
         Sound; blocks that the entry does not reach are left out.
+    given : mapping, optional
+        Ranges of parameters of the entry that are known.
 
     Attributes
     ----------
@@ -80,7 +82,7 @@ class Ranges:
         Of :func:`dycl_tvm.hcfg.lockstep.sums`.
     """
 
-    def __init__(self, graph: HCFG) -> None:
+    def __init__(self, graph: HCFG, given: Mapping[Value, Range] | None = None) -> None:
         self._order = reverse_postorder(graph)
         self._tree = dominators(graph)
         self._makers = {s.output: s for b in self._order for s in b.steps if isinstance(s, HostOp)}
@@ -97,7 +99,7 @@ class Ranges:
                     for operand in {a: None for a in fact[1:] if isinstance(a, Value)}:
                         if len(known := self._narrowed.setdefault(operand, [])) < MOST_FACTS:
                             known.append((block, fact))
-        self._found: dict[Value, Range] = {p: INT64.meet(_widest(p.type)) for p in graph.entry.params if _whole(p)}
+        self._found: dict[Value, Range] = {p: INT64.meet(_widest(p.type)) for p in graph.entry.params if _whole(p)} | dict(given or {})
         self._reached = {graph.entry}
         self._taken: set[int] = set()
         self._solve()
@@ -129,6 +131,10 @@ class Ranges:
     def can_be_taken(self, edge: Edge) -> bool:
         """Tell whether some way may take an edge."""
         return id(edge) in self._taken
+
+    def can_be_reached(self, block: Block) -> bool:
+        """Tell whether some way may lead to a block."""
+        return block in self._reached
 
     # -- the fixpoint --------------------------------------------------------------------------------------------------
     def _solve(self) -> None:

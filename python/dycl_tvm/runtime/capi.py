@@ -80,10 +80,28 @@ class ModelOptions(ctypes.Structure):
     ]
 
 
+class LargestSize(ctypes.Structure):
+    """``DyclLargestSize``."""
+
+    _fields_ = [("name", c_char_p), ("most", c_int64)]
+
+
 class SessionOptions(ctypes.Structure):
     """``DyclSessionOptions``."""
 
-    _fields_ = [("struct_size", c_size_t), ("arena", c_void_p), ("arena_bytes", c_uint64)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("arena", c_void_p),
+        ("arena_bytes", c_uint64),
+        ("largest_sizes", POINTER(LargestSize)),
+        ("num_largest_sizes", c_size_t),
+    ]
+
+
+class Extent(ctypes.Structure):
+    """``DyclExtent``."""
+
+    _fields_ = [("least", c_int64), ("most", c_int64), ("step", c_int64), ("size", c_int32), ("reserved", c_int32)]
 
 
 class RunOptions(ctypes.Structure):
@@ -151,6 +169,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dycl_set_log": (None, [c_void_p, c_void_p, c_int32]),
     "dycl_unload": (c_int32, [c_void_p]),
     "dycl_session_set_priority": (c_int32, [c_void_p, c_int32]),
+    "dycl_session_needs": (c_int32, [c_void_p, POINTER(SessionOptions), POINTER(ModelInfo)]),
+    "dycl_session_input_bounds": (c_int32, [c_void_p, c_size_t, POINTER(Extent), c_size_t, POINTER(c_size_t)]),
     "dycl_set_thread_options": (c_int32, [POINTER(ThreadOptions)]),
     "dycl_last_error": (c_char_p, []),
     "dycl_last_error_kind": (c_char_p, []),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def load(
     params_offset: int = 0,
     params_size: int = 0,
     arena: Any = None,
+    largest_sizes: Mapping[str, int] | None = None,
 ) -> Module:
     """Load a compiled network.
 
@@ -59,6 +61,9 @@ def load(
         Memory of the program for what a call computes (a NumPy array, ``mmap.mmap``), which may be written: ``arena_bytes`` or more,
         beginning at a multiple of 64 bytes. It is kept alive; between calls the program may use it for anything.
         Modules whose arenas overlap take turns. Left out: the module takes memory for itself.
+    largest_sizes : mapping, optional
+        ``{"T": 64}``: no call of this module has a larger ``T``, and one that has is an InputError. Where the library has a path for such
+        sizes (``build(..., specialize=["T<=64"])``) the module takes no more memory than that needs.
 
     Returns
     -------
@@ -85,12 +90,20 @@ def load(
             if not _same(opened, metadata):
                 raise ArtifactError(f"'{path}' changed while it was loaded, or its code and its trailer do not belong together")
             stack.enter_context(making(opened))
-        return Module(Model(opened, metadata, place, known, path=path, reopen=_reopened if data is None else None), num_threads, arena)
+        model = Model(opened, metadata, place, known, path=path, reopen=_reopened if data is None else None)
+        return Module(model, num_threads, arena, largest_sizes)
 
 
-def _reopened(files: tuple[Any, ...], fingerprint: str, device_branches: bool, state: bytes, priority: Priority = "normal") -> Module:
+def _reopened(
+    files: tuple[Any, ...],
+    fingerprint: str,
+    device_branches: bool,
+    state: bytes,
+    priority: Priority = "normal",
+    largest_sizes: Mapping[str, int] | None = None,
+) -> Module:
     """Return a module that was pickled."""
-    module = load(*files)
+    module = partial(load, largest_sizes=largest_sizes)(*files)
     if module.metadata["fingerprint"] != fingerprint:
         raise ArtifactError(f"the module was pickled with another library than the one that is now at '{files[0]}'")
     if priority != "normal":

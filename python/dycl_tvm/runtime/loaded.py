@@ -8,6 +8,7 @@ from typing import Any
 
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime import capi
+from dycl_tvm.runtime.largest_sizes import session_options
 from dycl_tvm.runtime.model import Model
 
 
@@ -23,6 +24,7 @@ class LoadedNetwork:
     def __init__(self, model: Model) -> None:
         self._model: Model | None = model  # None: closed
         self._library = model.library
+        self._largest_sizes: dict[str, int] = {}
         self.metadata = model.metadata
 
     @property
@@ -42,12 +44,12 @@ class LoadedNetwork:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of the memory plan of one session."""
+        """Bytes of the memory plan of this session."""
         return int(self._info().arena_bytes)
 
     @property
     def session_bytes(self) -> int:
-        """Bytes of all memory of one session."""
+        """Bytes of all memory of this session, with its arena."""
         return int(self._info().session_bytes)
 
     @property
@@ -66,7 +68,11 @@ class LoadedNetwork:
 
     def _info(self) -> capi.ModelInfo:
         info, model = capi.ModelInfo(struct_size=ctypes.sizeof(capi.ModelInfo)), self._live()
-        self._check(self._library.dycl_model_info(model.handle, ctypes.byref(info)))
+        if not self._largest_sizes:
+            self._check(self._library.dycl_model_info(model.handle, ctypes.byref(info)))
+        else:
+            how = session_options(self._library, None, self._largest_sizes)
+            self._check(self._library.dycl_session_needs(model.handle, how, ctypes.byref(info)))
         return info
 
     def _live(self) -> Model:

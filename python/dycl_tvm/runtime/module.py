@@ -16,6 +16,7 @@ from dycl_tvm.runtime import capi, forks
 from dycl_tvm.runtime.asynchronous import RunFuture, Ticket
 from dycl_tvm.runtime.calls import Caller, new_caller
 from dycl_tvm.runtime.inputs import Inputs, are_of_torch
+from dycl_tvm.runtime.largest_sizes import bounded, checked, session_options
 from dycl_tvm.runtime.last_call import LastCall
 from dycl_tvm.runtime.library import destroy, making, unload
 from dycl_tvm.runtime.log import Level, set_log
@@ -50,29 +51,34 @@ class Module(LastCall):
     Attributes
     ----------
     metadata : dict
-        Names, input and output structures, return sites, kernels, target.
+        Names, input and output structures, return sites, kernels, target. The bounds of sizes are those of the session.
     """
 
-    def __init__(self, model: Model, num_threads: int | None = None, arena: Any = None) -> None:
+    def __init__(
+        self, model: Model, num_threads: int | None = None, arena: Any = None, largest_sizes: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__(model)
         self._classes = model.classes
         self._session = ctypes.c_void_p()
         self._arena = None if arena is None else Arena(arena)  # it lives as long as the session
         self._turn = Turn() if self._arena is None else self._arena.turn
         self._freeing = threading.RLock()  # what may be asked for in the middle of a call keeps the session from being freed
-        self._inputs = Inputs(model.metadata, model.classes)
         self._output, self._taken = capi.Value(), ctypes.c_int32()  # what a call that holds the lock is told
         self._options = capi.RunOptions(ctypes.sizeof(capi.RunOptions))
         self._caller: Caller | None = None
         self._future: RunFuture | None = None
-        if self._arena is None:
+        self._largest_sizes = checked(largest_sizes)
+        how = session_options(self._library, self._arena, self._largest_sizes)
+        if how is None:
             self._check(self._library.dycl_session_create(model.handle, ctypes.byref(self._session)))
         else:
-            self._check(self._library.dycl_session_create_with(model.handle, self._arena.options(), ctypes.byref(self._session)))
+            self._check(self._library.dycl_session_create_with(model.handle, how, ctypes.byref(self._session)))
         # The session holds the weights, so the order in which the two go does not matter.
         self._free = weakref.finalize(self, destroy, self._library.dycl_session_destroy, self._session)
         self._free.atexit = False  # daemon threads may be in calls until the process ends
-        self._caller = new_caller(self._library, self._session, model.metadata, self._inputs.positional)
+        self.metadata = bounded(model.metadata, self._library, self._session, self._largest_sizes)
+        self._inputs = Inputs(self.metadata, model.classes)
+        self._caller = new_caller(self._library, self._session, self.metadata, self._inputs.positional)
         self._budgets = Budgets(model.library, model.metadata)
         self._rings: list[Ring] = []  # what profiles that go on write to: it lives as long as the session
         self._num_threads = num_threads
@@ -372,7 +378,7 @@ class Module(LastCall):
     def _in_a_call(self) -> UsageError:
         return UsageError(f"'{self.name}' is in the middle of a call of this thread; give a signal handler a session of its own")
 
-    def new_session(self, num_threads: int | None = None, arena: Any = None) -> Module:
+    def new_session(self, num_threads: int | None = None, arena: Any = None, largest_sizes: Mapping[str, int] | None = None) -> Module:
         """Return an independent module over the same weights, with its own state variables, for another thread.
 
         Parameters
@@ -381,9 +387,12 @@ class Module(LastCall):
             As for :func:`dycl_tvm.load`; those of this module where left out.
         arena : buffer, optional
             As for :func:`dycl_tvm.load`.
+        largest_sizes : mapping, optional
+            As for :func:`dycl_tvm.load`; those of this module where left out, and with ``{}`` those of the library.
         """
         with making(self._library):
-            return Module(self._live(), self._num_threads if num_threads is None else num_threads, arena)
+            sizes = self._largest_sizes if largest_sizes is None else largest_sizes
+            return Module(self._live(), self._num_threads if num_threads is None else num_threads, arena, sizes)
 
     def close(self) -> None:
         """Free the session now, and the weights if no other session has them. The module cannot be called any more.
@@ -517,7 +526,14 @@ class Module(LastCall):
         if model.reopen is None or not model.params.can_be_reopened:
             raise UsageError(f"the module '{self.name}' cannot be pickled: its files have no paths from which it could be loaded again")
         files = (model.path, model.params.path, self._num_threads, model.classes.given, model.params.mmap)
-        return model.reopen, (files, self.metadata["fingerprint"], self._device_branches, self.get_state(), self._priority)
+        return model.reopen, (
+            files,
+            self.metadata["fingerprint"],
+            self._device_branches,
+            self.get_state(),
+            self._priority,
+            self._largest_sizes,
+        )
 
     def set_log(self, function: Callable[[Level, str], None] | None, level: Level = "warning") -> None:
         """Send the texts of this library, of all its modules, to a function: ``function("print", "x is 3\\n")``.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import weakref
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import UsageError
-from dycl_tvm.runtime import capi
 
 
 class Turn:
@@ -59,6 +57,8 @@ class Arena:
 
     Attributes
     ----------
+    begin, size : int
+        Its address, and how many bytes it has.
     turn : Turn
         The same for all arenas that overlap: their modules take turns.
 
@@ -76,14 +76,11 @@ class Arena:
         if not array.flags.writeable:
             raise UsageError("an arena is memory that may be written; this one is read-only")
         self._memory = array
-        self._begin, self._end = array.ctypes.data, array.ctypes.data + array.size
+        self.begin, self.size = array.ctypes.data, array.size
+        self._end = self.begin + self.size
         with _lock:
-            turns = {arena.turn for arena in _arenas if arena._begin < self._end and self._begin < arena._end}
+            turns = {arena.turn for arena in _arenas if arena.begin < self._end and self.begin < arena._end}
             if len(turns) > 1:
                 raise UsageError("the arena overlaps several others, whose modules do not take turns with each other")
             self.turn: Turn = turns.pop() if turns else Turn()
             _arenas.add(self)
-
-    def options(self) -> capi.SessionOptions:
-        """Return it as C takes it."""
-        return capi.SessionOptions(ctypes.sizeof(capi.SessionOptions), self._begin, self._end - self._begin)

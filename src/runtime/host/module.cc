@@ -130,6 +130,13 @@ const char* WhatIsNew(const DyclModelOptions& options) {
   return options.copy_params == DYCL_PARAMS_SEAL ? "DYCL_PARAMS_SEAL" : nullptr;
 }
 
+// An older library would pass over them.
+bool HasSizes(const DyclSessionOptions& options) {
+  constexpr size_t end =
+      offsetof(DyclSessionOptions, num_largest_sizes) + sizeof(options.num_largest_sizes);
+  return options.struct_size >= end && options.num_largest_sizes != 0;
+}
+
 std::vector<DyclExtent> ExtentsOf(const DyclApi* api, size_t input,
                                   const std::vector<int64_t>& shape) {
   std::vector<DyclExtent> extents;
@@ -290,10 +297,31 @@ DyclModelInfo Module::Info() const {
 Result<Session> Module::NewSession(const DyclSessionOptions* options) const {
   DyclSession* session = nullptr;
   if (options != nullptr && !HAS(api_, session_create_with)) return Missing("session_create_with");
+  if (options != nullptr && HasSizes(*options) && !HAS(api_, session_needs)) {
+    return Missing("largest_sizes");
+  }
   int32_t status = options != nullptr ? api_->session_create_with(model_, options, &session)
                                       : api_->session_create(model_, &session);
   if (status != DYCL_OK) return LastError(api_);
   return Session(api_, session, Info().num_kernels);
+}
+
+Result<Session> Module::NewSessionUpTo(std::initializer_list<DyclLargestSize> sizes) const {
+  DyclSessionOptions options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.largest_sizes = sizes.begin();
+  options.num_largest_sizes = sizes.size();
+  return NewSession(&options);
+}
+
+Result<DyclModelInfo> Module::SessionNeeds(const DyclSessionOptions& options) const {
+  if (!HAS(api_, session_needs)) return Missing("session_needs");
+  DyclModelInfo info;
+  memset(&info, 0, sizeof(info));
+  info.struct_size = sizeof(info);
+  if (api_->session_needs(model_, &options, &info) != DYCL_OK) return LastError(api_);
+  return info;
 }
 
 Session::~Session() {
@@ -396,6 +424,17 @@ std::string Session::PathText() const {
   std::vector<char> text(needed + 1);
   api_->path_text(session_, text.data(), text.size(), nullptr);
   return text.data();
+}
+
+Result<std::vector<DyclExtent>> Session::InputBounds(size_t input) const {
+  if (!HAS(api_, session_input_bounds)) return Missing("session_input_bounds");
+  size_t ndim = 0;
+  if (api_->session_input_bounds(session_, input, nullptr, 0, &ndim) != DYCL_OK) {
+    return LastError(api_);
+  }
+  std::vector<DyclExtent> extents(ndim);
+  api_->session_input_bounds(session_, input, extents.data(), extents.size(), nullptr);
+  return extents;
 }
 
 std::vector<uint64_t> Session::KernelRuns() const {

@@ -95,6 +95,20 @@ def test_all_sizes(gpu: Driver, tmp_path: Path) -> None:
     assert ranks == {1, 2}
 
 
+def test_a_session_for_smaller_sizes(gpu: Driver, tmp_path: Path) -> None:
+    model, size = Rows().eval(), {"x": {0: dycl_tvm.Dim("N", min=0, max=MOST)}}
+    how = {"target": "cuda -arch=sm_72", "host": "llvm", "verify": "off"}
+    artifact = dycl_tvm.build(model, (torch.zeros(9, 32),), dynamic_shapes=size, specialize=["N<=8"], **how)
+    module = gpu.load(artifact, tmp_path)
+    small = module.new_session(largest_sizes={"N": 8})
+    assert small.arena_bytes * 16 < module.arena_bytes
+    for n in (8, 0, 3, 8):
+        with torch.no_grad():
+            torch.testing.assert_close(small(random(n, 32)), model(random(n, 32)))
+    with pytest.raises(dycl_tvm.InputError, match="dimension 0 is 9, expected N = 0 to 8"):
+        small(random(9, 32))
+
+
 @pytest.mark.parametrize("arch", [62, 72, 87])
 def test_blocks_that_write_nothing_wanted_are_not_launched(arch: int, gpu: Driver, tmp_path: Path) -> None:
     """What lies behind the rows is NaN: memory of the emulated GPU that was never written is."""

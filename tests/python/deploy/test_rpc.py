@@ -86,7 +86,8 @@ def test_sizes_that_each_call_decides(server: Server, tmp_path: Path) -> None:
         return x.cumsum(1), torch.cat([x, x], 1).sum(0), x[x > 0]
 
     artifact = dycl_tvm.build(model, (torch.ones(2, 2),), dynamic_shapes={"x": {0: rows, 1: steps}}, verify="off")
-    module = RemoteModule(connect(server.address), artifact.export_library(tmp_path / "net.so", embed_params=True))
+    library = artifact.export_library(tmp_path / "net.so", embed_params=True)
+    module = RemoteModule(connect(server.address), library)
     for b, t in ((3, 4), (0, 4), (2, 0), (1, 1), (2, 3)):
         x = torch.randn(b, t, generator=torch.Generator().manual_seed(b + t))
         for got, want in zip(module(x.numpy()), model(x), strict=True):
@@ -94,7 +95,13 @@ def test_sizes_that_each_call_decides(server: Server, tmp_path: Path) -> None:
     for b, t, message in ((4, 2, "dimension 0 is 4, expected B = 0 to 3"), (2, 5, "dimension 1 is 5, expected T = 0 to 4")):
         with pytest.raises(RemoteError, match=message):
             module(np.zeros((b, t), np.float32))
-    np.testing.assert_array_equal(module(np.ones((1, 2), np.float32))[0], [[1, 2]])
+    small = RemoteModule(connect(server.address), library, largest_sizes={"T": 2, "B": 1})
+    with pytest.raises(RemoteError, match="dimension 1 is 3, expected T = 0 to 2"):
+        small(np.zeros((1, 3), np.float32))
+    with pytest.raises(RemoteError, match="has no size 'N'"):
+        RemoteModule(connect(server.address), library, largest_sizes={"N": 2})
+    for each in (module, small):
+        np.testing.assert_array_equal(each(np.ones((1, 2), np.float32))[0], [[1, 2]])
 
 
 def test_an_error_of_the_network_is_told_with_its_line_and_leaves_the_state(server: Server, tmp_path: Path) -> None:

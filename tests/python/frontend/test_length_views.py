@@ -12,6 +12,7 @@ from torch import nn
 
 import dycl_tvm
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.interpreter import LimitError, interpret
 
 N, M = dycl_tvm.Dim("N", min=1, max=6), dycl_tvm.Dim("M", min=1, max=5)
 SIZES = [(6, 5), (3, 4), (2, 2), (6, 2), (1, 1), (2, 5)]
@@ -127,3 +128,18 @@ def test_a_mask_as_long_as_numbers_say():
     wrong = (torch.randn(4, 2, 8), torch.tensor([3, 2]))
     check(Padded().eval(), [*calls, wrong], dynamic_shapes=({0: N}, None), max_length=6)
     check(Padded().eval(), [calls[0], (calls[0][0], torch.tensor([6, 6])), (calls[0][0], torch.tensor([5, 2]))], max_length=6)
+
+
+def test_a_number_that_is_no_size_but_means_one_ends_the_call():
+    def model(x, m):
+        n = m.sum().item() - 1
+        return x[m][1:].view(n, 1) if x[0] > 0 else x[m][1:].reshape(1, n)
+
+    x = torch.arange(1.0, 6)
+    graph = stage(model, (x, x > 2))
+    for sign in (1, -1):
+        for count in (1, 2, 5):
+            given = sign * x, torch.arange(5) < count
+            assert torch.equal(interpret(graph, [*given])[0], model(*given))
+        with pytest.raises(LimitError, match="a size is -1, known only at run time, by which view"):
+            interpret(graph, [sign * x, x < 0])  # eager finds the size

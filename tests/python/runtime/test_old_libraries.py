@@ -153,6 +153,7 @@ def test_what_it_lacks_is_said_where_it_is_asked_for(files: tuple[Path, Path], r
         "dycl_run_into": lambda: direct(x, n),
         "dycl_profile_start": module.profile,
         "dycl_params_fd": lambda: load(files[0], files[1].read_bytes()),
+        "dycl_session_needs": lambda: module.new_session(largest_sizes={"N": 1}),
         "dycl_session_create_with": lambda: module.new_session(arena=bytearray(module.arena_bytes + 64)),
     }
     known = set((recorded / "exports.txt").read_text().split())
@@ -168,7 +169,7 @@ def test_what_it_lacks_is_said_where_it_is_asked_for(files: tuple[Path, Path], r
     with pytest.raises(ArtifactError, match="dycl_params_fd"):
         _ = module.params_fd
     # what tells nothing (a cut), goes with a function above, or passes libraries by that cannot be told (threads)
-    assert missed == {"dycl_path_cut", "dycl_profile_read", "dycl_profile_stop", "dycl_set_thread_options"}
+    assert missed == {"dycl_session_input_bounds", "dycl_path_cut", "dycl_profile_read", "dycl_profile_stop", "dycl_set_thread_options"}
     assert load(*files)(x, n).shape == (512, 64)
 
 

@@ -131,17 +131,29 @@ typedef struct {
   const void* params_data;
 } DyclModelOptions;
 
+/** The largest value of one of "sizes" of the metadata. */
+typedef struct {
+  const char* name;
+  int64_t most;
+} DyclLargestSize;
+
 /** How to make a session. Set struct_size before the call; what is 0 is as in
  * dycl_session_create(). */
 typedef struct {
   size_t struct_size;
-  /** Memory of the caller for what a run computes: DyclModelInfo.arena_bytes or more, beginning at
-   * a multiple of 64 bytes. It must live as long as the session. Nobody else may write to it from
-   * the beginning of a run until its outputs have been read; between that and the next run it may
-   * be used for anything, also as the arena of another session. State variables and copies of
-   * inputs lie elsewhere. A model for a GPU takes none. */
+  /** Memory of the caller for what a run computes: as many bytes as arena_bytes of
+   * dycl_session_needs() or more, beginning at a multiple of 64 bytes. It must live as long as the
+   * session. Nobody else may write to it from the beginning of a run until its outputs have been
+   * read; between that and the next run it may be used for anything, also as the arena of another
+   * session. State variables and copies of inputs lie elsewhere. A model for a GPU takes none. */
   void* arena;
   uint64_t arena_bytes;
+  /** Sizes of which no call of the session has a larger one: `num_largest_sizes` of them, read
+   * during the call; the others may be as large as those of the library. A call with a larger one
+   * is a DYCL_ERROR_INPUT before anything runs. The session takes the memory that the paths need
+   * which such calls may take. A library without dycl_session_needs() passes over them. */
+  const DyclLargestSize* largest_sizes;
+  size_t num_largest_sizes;
 } DyclSessionOptions;
 
 /** How to run. Set struct_size before the call; what is 0 is as in dycl_run(). */
@@ -313,6 +325,15 @@ DYCL_API int32_t dycl_model_info(const DyclModel* model, DyclModelInfo* info);
  * first `capacity` of them are given. */
 DYCL_API int32_t dycl_input_bounds(size_t input, DyclExtent* extents, size_t capacity,
                                    size_t* ndim);
+
+/** Tells what dycl_model_info() tells, for a session that is made with these options, which may be
+ * NULL; their arena is not looked at. */
+DYCL_API int32_t dycl_session_needs(const DyclModel* model, const DyclSessionOptions* options,
+                                    DyclModelInfo* info);
+
+/** dycl_input_bounds() of a session, which may have been made for smaller sizes. */
+DYCL_API int32_t dycl_session_input_bounds(const DyclSession* session, size_t input,
+                                           DyclExtent* extents, size_t capacity, size_t* ndim);
 
 /** Makes a session: the only place that allocates memory for runs. */
 DYCL_API int32_t dycl_session_create(DyclModel* model, DyclSession** out);
@@ -555,6 +576,8 @@ typedef struct {
   int32_t (*set_thread_options)(const DyclThreadOptions*);
   int32_t (*set_parallel)(DyclParallelFor, void*, int32_t);
   int32_t (*session_set_priority)(DyclSession*, int32_t);
+  int32_t (*session_needs)(const DyclModel*, const DyclSessionOptions*, DyclModelInfo*);
+  int32_t (*session_input_bounds)(const DyclSession*, size_t, DyclExtent*, size_t, size_t*);
 } DyclApi;
 
 /** Returns the table, or NULL if this model does not speak that version. */

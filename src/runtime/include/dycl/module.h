@@ -204,6 +204,8 @@ class Session {
   std::string PathText() const;
   /*! \brief How often each kernel ran in the last run. */
   std::vector<uint64_t> KernelRuns() const;
+  /*! \brief The bounds of each dimension of an input, for this session. */
+  Result<std::vector<DyclExtent>> InputBounds(size_t input) const;
   /*! \brief Threads of this session alone; 0 goes back to those that the process shares. */
   Status SetNumThreads(int32_t num_threads);
   /*! \brief While runs of a higher priority go on, kernels run on the thread that calls alone. */
@@ -291,6 +293,13 @@ class Module {
   /*! \brief Sizes of the model. */
   DyclModelInfo Info() const;
   Result<Session> NewSession(const DyclSessionOptions* options = nullptr) const;
+  /*!
+   * \brief A session whose calls have no larger sizes than these, which takes less memory where the
+   * library has a path for such: NewSessionUpTo({{"T", 64}}).
+   */
+  Result<Session> NewSessionUpTo(std::initializer_list<DyclLargestSize> sizes) const;
+  /*! \brief What Info() tells, for a session that is made with these options. */
+  Result<DyclModelInfo> SessionNeeds(const DyclSessionOptions& options) const;
 
   /*! \brief The model and the functions of the C API. The object still owns it. */
   DyclModel* handle() const { return model_; }

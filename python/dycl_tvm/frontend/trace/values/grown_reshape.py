@@ -31,7 +31,14 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     new_in,
     refuse_call,
 )
-from dycl_tvm.frontend.trace.values.grown_shapes import are_plain, grown_or_plain, length_of_size, one_length, stands_for_a_view
+from dycl_tvm.frontend.trace.values.grown_shapes import (
+    are_plain,
+    grown_or_plain,
+    length_of_size,
+    one_length,
+    stands_for_a_view,
+    without_open_size,
+)
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.products import Factors, factors_of, without
@@ -44,6 +51,8 @@ def reshape(func: Any, t: Grown, *sizes: Any) -> Any:
     wanted = flat(sizes)
     if any(isinstance(n, torch.dtype) for n in wanted):  # the same bytes as elements of another type
         return refuse_call(func, t)
+    if not any(type(n) is int and n == -1 for n in wanted):
+        without_open_size(wanted, "view() and reshape() mean what is left of the elements")
     if 0 in _sizes(t) and any(type(n) is int and n == 0 for n in wanted) and not any(type(n) is int and n == -1 for n in wanted):
         return _of_nothing(func, t, wanted)
     several = len(t.lengths) > 1 or sum(map(scalars.is_symbolic, wanted)) > 1

@@ -216,6 +216,13 @@ def unsqueeze(func: Any, t: Grown, dim: int) -> Any:
     return made
 
 
+def without_open_size(wanted: Sequence[Any], meaning: str) -> None:
+    """End a call in which a number of the run is -1, where that is no length but means something."""
+    for n in wanted:
+        if scalars.is_symbolic(n) and n.node.length is None and (scalars.bounds_of(n) or (-1, 0))[0] < 0:
+            limit(scalars.operand_of(n != -1), f"a size is -1, known only at run time, by which {meaning}")
+
+
 def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
     wanted = flat(sizes)
     more, lengths = len(wanted) - rank_of(x), {}
@@ -227,9 +234,7 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
             if not (type(size) is int and size == -1) and not is_same(length_of_size(size), length):
                 return _spread(func, x, wanted)
             wanted[d + more], lengths[d + more] = -1, length
-    for n in wanted:
-        if scalars.is_symbolic(n) and (scalars.bounds_of(n) or (-1, 0))[0] < 0:
-            limit(scalars.operand_of(n != -1), "a size is -1, known only at run time, by which expand() means the tensor's own")
+    without_open_size(wanted, "expand() means the tensor's own")
     asked = lengths_among(wanted)
     if asked is None or (not asked and not isinstance(x, Grown)) or any(d >= more and buffer_of(x).shape[d - more] != 1 for d in asked):
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
