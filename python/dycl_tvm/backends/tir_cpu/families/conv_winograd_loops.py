@@ -293,16 +293,27 @@ class Loops:
         """Emit the products of a group of ``blocks`` output blocks."""
         s, a = self.s, self.s.transform.a
         count = rows * self.tile_cols
-        with T.serial(0, a * a) as x, T.serial(0, (count + s.cols - 1) // s.cols) as j:
-            # the last tile of columns overlaps the one before; the only one of few reads and writes what nobody looks at
-            begin = tirx.min(j * s.cols, tirx.max(count - s.cols, 0) if self.own else count - s.cols)
-            self.tile(v, m, x, begin, (group * s.oc * a * a + x * blocks) * s.ci, blocks)
+        with T.serial(0, a * a) as x:
+            u_begin = (group * s.oc * a * a + x * blocks) * s.ci
+            if not self.own:
+                with T.serial(0, (count + s.cols - 1) // s.cols) as j:
+                    # the last tile of columns overlaps the one before
+                    self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
+                return
+            with T.serial(0, count // s.cols) as j:
+                self.tile(v, m, x, j * s.cols, u_begin, blocks, s.cols)
+            # what remains may be most of it: a narrower tile, which may overlap the one before, or read and write what nobody looks at
+            rest, less = count % s.cols, 0
+            for cols in _narrower(s.cols):
+                with _Guarded([rest > less, rest <= cols]):
+                    self.tile(v, m, x, tirx.max(count - cols, 0), u_begin, blocks, cols)
+                less = cols
 
-    def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int) -> None:
+    def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int, cols: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
         s = self.s
         per_buffer = 512 // (4 * s.lanes)
-        cells = [(n, j) for j in range(s.cols) for n in range(blocks)]  # a broadcast V is used up before the next
+        cells = [(n, j) for j in range(cols) for n in range(blocks)]  # a broadcast V is used up before the next
         buffers = [T.alloc_buffer((min(per_buffer, len(cells) - at), s.lanes), "float32") for at in range(0, len(cells), per_buffer)]
         place = {cell: (buffers[k // per_buffer], k % per_buffer) for k, cell in enumerate(cells)}
         for buffer, k in place.values():
@@ -362,6 +373,12 @@ class Loops:
                     with _Guarded(guards), T.vectorized(0, s.lanes) as e:
                         index = (image, block, row, column)
                         write(self.y, s.work.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
+
+
+def _narrower(cols: int) -> list[int]:
+    """Return the widths of tiles for what remains behind tiles of ``cols`` columns: few, and of none is much more than there is."""
+    found = [c for c in range(1, cols) if c <= 4 or c % 2 == 0]
+    return found if not found or found[-1] == cols - 1 else [*found, cols]
 
 
 def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:
