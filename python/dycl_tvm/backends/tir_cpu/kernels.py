@@ -63,6 +63,7 @@ class Emitter(Protocol):
         rows: Rows = (),
         reach: Reach = (),
         choosing: Sequence[Sequence[int]] = (),
+        masking: Sequence[int] = (),
     ) -> Any:
         """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. The rest is of the first arguments."""
 
@@ -207,7 +208,8 @@ class Kernels:
 
         rows = [*op.batch_rows, *(_BATCH for _ in operands)]
         reach = [*op.reach, *map(_same_places, operands)]
-        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing))
+        masking = op.masking if not node.absorbed else ()
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing, masking))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:

@@ -175,7 +175,8 @@ class Shape:
 class Loops:
     """Emits the loops of one kernel.
 
-    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted.
+    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted, and of
+    rows and columns of the input those that there are: behind them it is zero, whatever lies there.
     """
 
     def __init__(
@@ -189,10 +190,14 @@ class Loops:
         self.x, self.u, self.operands, self.y = x, u, rest[:count], rest[-1]
         #: Rows and columns of tiles of an image, and rows of all images.
         self.tile_rows, self.tile_cols, self.rows = *s.tiles, s.rows
+        #: Rows and columns of the input: what lies behind them is not read.
+        self.in_rows, self.in_cols = s.work.x.shape[2:]
         if self.own:
             number = dict(zip(sizes, rest[count:-1]))
-            batch, _, height, width = s.work.y.shape
-            images, rows, columns = (self.wanted(e, n, number) for e, n in zip(self.own, (batch, height, width)))
+            batch, _, *around = s.work.y.shape
+            every = (batch, *around, *s.work.x.shape[2:])
+            images, rows, columns, in_rows, in_cols = (self.wanted(e, n, number) for e, n in zip(self.own, every))
+            self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
             self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
             self.rows = T.bind(images * self.tile_rows)
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
@@ -245,34 +250,28 @@ class Loops:
     def input(self, v: Any, z: Any, c: Any, first: Any, rows: Any) -> None:
         """Emit V of a block of input channels: Z = B^T d for all columns of a row of tiles, then V = Z B."""
         s, work, t = self.s, self.s.work, self.s.transform
-        height, width = work.x.shape[2:]
-        top, left = work.padding[:2]
-        tile_cols = self.tile_cols
+        left, tile_cols = work.padding[1], self.tile_cols
         z_width = s.tiles[1] * s.m + 2
-        there = tirx.min(width, tile_cols * s.m + (2 - left)) if self.own else width
-        for begin, end in ((0, left), (left + width, z_width)):  # columns of the padding
-            if begin < end:
+        # columns that there are, as far as tiles reach, and those that are zero
+        there, reached = self.in_cols, z_width
+        if self.own:
+            reached = tile_cols * s.m + 2
+            there = tirx.min(there, reached - left)
+        for begin, end in ((0, left), (left + there, reached)):
+            if self.own or begin < end:
                 with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
                     store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
         with T.serial(0, rows) as r:
             image, h = self.row_of(first + r)
-            with T.serial(0, there) as q:
-                d = T.alloc_buffer((t.a, s.lanes), "float32")
-                for i in range(t.a):
-                    row = h * s.m - top + i
-                    if i >= top and (s.tiles[0] - 1) * s.m - top + i < height:  # inside, whatever the tile
-                        with T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
-                        continue
-                    # a branch: a Select would read the row before it knows
-                    with T.If(tirx.all(row >= 0, row < height)):
-                        with T.Then(), T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
-                        with T.Else(), T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), tirx.const(0, "float32"))
-                with T.vectorized(0, s.lanes) as e:
-                    for i, value in enumerate(t.input(_rows(d, e))):
-                        store(z, (i * z_width + left + q, e), value)
+            if self.own:
+                top = h * s.m - work.padding[0]
+                with T.If(tirx.all(top >= 0, top + t.a <= self.in_rows)):
+                    with T.Then():
+                        self.columns(z, z_width, image, c, h, there, True)
+                    with T.Else():
+                        self.columns(z, z_width, image, c, h, there, False)
+            else:
+                self.columns(z, z_width, image, c, h, there, False)
             with T.serial(0, tile_cols) as w, T.serial(0, t.a) as i:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 with T.vectorized(0, s.lanes) as e:
@@ -280,6 +279,29 @@ class Loops:
                         store(d, (j, e), z[i * z_width + w * s.m + j, e])
                     for j, value in enumerate(t.input(_rows(d, e))):
                         store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * s.tiles[1]) + r * tile_cols + w, e), value)
+
+    def columns(self, z: Any, z_width: int, image: Any, c: Any, h: Any, there: Any, inside: bool) -> None:
+        """Emit Z of a row of tiles, all of whose rows may be known to be ``inside`` of the input."""
+        s, work, t = self.s, self.s.work, self.s.transform
+        top, left = work.padding[:2]
+        with T.serial(0, there) as q:
+            d = T.alloc_buffer((t.a, s.lanes), "float32")
+            for i in range(t.a):
+                row = h * s.m - top + i
+                always = not self.own and i >= top and (s.tiles[0] - 1) * s.m - top + i < work.x.shape[2]  # whatever the tile
+                if inside or always:
+                    with T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
+                    continue
+                # a branch: a Select would read the row before it knows
+                with T.If(tirx.all(row >= 0, row < self.in_rows)):
+                    with T.Then(), T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
+                    with T.Else(), T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), tirx.const(0, "float32"))
+            with T.vectorized(0, s.lanes) as e:
+                for i, value in enumerate(t.input(_rows(d, e))):
+                    store(z, (i * z_width + left + q, e), value)
 
     def row_of(self, row: Any) -> tuple[Any, Any]:
         """Return the image of a row of tiles, and the row in it."""

@@ -39,6 +39,9 @@ REACH = "dycl.reach"
 #: With REACH: of each input, the inputs of truth values that choose it, each read where the output is: where one is false,
 #: nothing depends on it.
 CHOOSING = "dycl.choosing"
+#: With REACH, of a kernel that is a choice and nothing else: the input of truth values, the input that it lets through, at the place of the
+#: output, and the input of one element that is in the place of all others.
+MASKING = "dycl.masking"
 #: Of a parallel loop: for how many launches its work is enough.
 LAUNCHES = "dycl.launches"
 #: Of a function that dequantises weights, (integers, scales) to (k, n): how many of the sum have one scale. Kernels may read the integers.
