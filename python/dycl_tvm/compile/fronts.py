@@ -20,6 +20,7 @@ import torch
 
 from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
+from dycl_tvm.backends.tir_cpu.families.conv_direct import DirectMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
@@ -391,6 +392,8 @@ class _Planner:
             images, _, rows, columns, _ = map(outer, wanted)
             masks = self.masks[lst.name].get(call.outputs[0], {})
             own = (images, rows, columns, *(masks.get(dim) for dim in AROUND))
+        elif isinstance(maker, DirectMaker) and outer(wanted[3]) is not None:
+            own = (outer(wanted[2]), outer(wanted[3]))
         return own if sizes_of(own) else ()
 
     def _keys_of(self, maker: AttentionMaker, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:

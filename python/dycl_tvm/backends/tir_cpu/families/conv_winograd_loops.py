@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent, sizes_of
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
+from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.storage import read, write
@@ -196,20 +196,12 @@ class Loops:
             number = dict(zip(sizes, rest[count:-1]))
             batch, _, *around = s.work.y.shape
             every = (batch, *around, *s.work.x.shape[2:])
-            images, rows, columns, in_rows, in_cols = (self.wanted(e, n, number) for e, n in zip(self.own, every))
+            images, rows, columns, in_rows, in_cols = (there_are(e, n, number) for e, n in zip(self.own, every))
             self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
             self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
             self.rows = T.bind(images * self.tile_rows)
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
-
-    @staticmethod
-    def wanted(extent: Extent | None, whole: int, number: Mapping[int, Any]) -> Any:
-        """Return how many of ``whole`` are wanted."""
-        if extent is None or not extent.factor:
-            return T.int32(whole if extent is None else max(0, min(whole, extent.constant)))
-        there = number[extent.size][()] * extent.factor + extent.constant
-        return tirx.max(tirx.min(there, T.int64(whole)), T.int64(0)).astype("int32")
 
     def block(self, block: Any) -> None:
         """Emit all of a block of tile rows."""
@@ -327,7 +319,7 @@ class Loops:
             # what remains may be most of it: a narrower tile, which may overlap the one before, or read and write what nobody looks at
             rest, less = count % s.cols, 0
             for cols in _narrower(s.cols):
-                with _Guarded([rest > less, rest <= cols]):
+                with guarded([rest > less, rest <= cols]):
                     self.tile(v, m, x, tirx.max(count - cols, 0), u_begin, blocks, cols)
                 less = cols
 
@@ -392,7 +384,7 @@ class Loops:
                         guards.append(row < height)
                     if (s.tiles[1] - 1) * t.m + j >= width:
                         guards.append(column < width)
-                    with _Guarded(guards), T.vectorized(0, s.lanes) as e:
+                    with guarded(guards), T.vectorized(0, s.lanes) as e:
                         index = (image, block, row, column)
                         write(self.y, s.work.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
 
@@ -405,18 +397,3 @@ def _narrower(cols: int) -> list[int]:
 
 def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:
     return lambda row: buffer[row, lane]
-
-
-class _Guarded:
-    """``if all(conditions)``; nothing without conditions."""
-
-    def __init__(self, conditions: Sequence[Any]) -> None:
-        self.frames = [T.If(tirx.all(*conditions) if len(conditions) > 1 else conditions[0]), T.Then()] if conditions else []
-
-    def __enter__(self) -> None:
-        for frame in self.frames:
-            frame.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for frame in reversed(self.frames):
-            frame.__exit__(*error)
