@@ -170,20 +170,19 @@ class _Emitter:
             with _within(rows, self.spans[0]) as i:
                 for columns in self.columns:
                     with _within(columns, self.spans[1]) as j:
-                        self.tile((n, g, block, blocks, rows, i, columns, j), chunk)
+                        self.tile(n, g, block, blocks, rows, i, columns, j, chunk)
 
-    def tile(self, place: tuple[Any, ...], chunk: Any) -> None:
+    def tile(self, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any, chunk: Any) -> None:
         """Emit a tile, or what is wanted of it."""
         if not self.wanted:
-            _Tile(self, *place).emit(chunk)
+            _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
             return
-        *_, rows, i, columns, j = place
         height, width = self.wanted
         left, less = width - columns.position(j), 0
         for count in sorted({-(-columns.size * k // 4) for k in range(1, 5)}):
             last = [left <= count] if count < columns.size else []
             with guarded([rows.position(i) < height, left > less, *last]):
-                _Tile(self, *place, count).emit(chunk)
+                _Tile(self, n, g, block, blocks, rows, i, columns, j, count).emit(chunk)
             less = count
 
     # -- scratch -----------------------------------------------------------------------------------------------------------

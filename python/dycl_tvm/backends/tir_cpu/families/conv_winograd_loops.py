@@ -175,8 +175,8 @@ class Shape:
 class Loops:
     """Emits the loops of one kernel.
 
-    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted, and of
-    rows and columns of the input those that there are: behind them it is zero, whatever lies there.
+    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted,
+    and of rows and columns of the input those that there are: behind them it is zero, whatever lies there.
     """
 
     def __init__(
