@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent, sizes_of
+from dycl_tvm.backends.tir_cpu.words.convolution import quarters
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -314,11 +315,13 @@ class Loops:
                     # the last tile of columns overlaps the one before
                     self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
                 return
-            with T.serial(0, count // s.cols) as j:
-                self.tile(v, m, x, j * s.cols, u_begin, blocks, s.cols)
-            # what remains may be most of it: a narrower tile, which may overlap the one before, or read and write what nobody looks at
-            rest, less = count % s.cols, 0
-            for cols in _narrower(s.cols):
+            narrower = quarters(s.cols)[:-1]
+            full = (count + (s.cols - 1 - max(narrower, default=0))) // s.cols
+            # the last one may overlap the one before, or read and write what nobody looks at
+            with T.serial(0, full) as j:
+                self.tile(v, m, x, tirx.min(j * s.cols, tirx.max(count - s.cols, 0)), u_begin, blocks, s.cols)
+            rest, less = count - full * s.cols, 0
+            for cols in narrower:
                 with guarded([rest > less, rest <= cols]):
                     self.tile(v, m, x, tirx.max(count - cols, 0), u_begin, blocks, cols)
                 less = cols
@@ -387,12 +390,6 @@ class Loops:
                     with guarded(guards), T.vectorized(0, s.lanes) as e:
                         index = (image, block, row, column)
                         write(self.y, s.work.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
-
-
-def _narrower(cols: int) -> list[int]:
-    """Return the widths of tiles for what remains behind tiles of ``cols`` columns: few, and of none is much more than there is."""
-    found = [c for c in range(1, cols) if c <= 4 or c % 2 == 0]
-    return found if not found or found[-1] == cols - 1 else [*found, cols]
 
 
 def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:
