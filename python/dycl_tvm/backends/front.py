@@ -105,7 +105,9 @@ def end(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any
     ``inner`` are variables with their least value and their extent, outer ones first, ``values`` variables and what they stand for.
     """
     index = replaced(index, values)
-    if found(index, tirx.Ramp):  # several at once
+    if isinstance(index, tirx.Ramp) and isinstance(index.stride, tirx.IntImm) and int(index.stride) >= 0:
+        index = index.base + (int(index.lanes) - 1) * int(index.stride) if which == "max_value" else index.base
+    if found(index, tirx.Ramp):  # several at once, in no order
         return None
     analyzer, variables = tvm.sym.Analyzer(), variables_of(index)
     for var, first, extent in reversed(inner):

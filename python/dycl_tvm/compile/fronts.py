@@ -20,9 +20,11 @@ import torch
 
 from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
+from dycl_tvm.backends.tir_cpu.families.conv_direct import DirectMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
+from dycl_tvm.compile.masked import AROUND, Masks, take_masks, within
 from dycl_tvm.compile.ops.moving import moving_of
 from dycl_tvm.compile.pipeline import KernelSet
 from dycl_tvm.compile.wanted import Closed, Counts, Fact, Holds, Kernel, Mask, Moved, Number, Table, of_attention
@@ -115,13 +117,14 @@ class _Planner:
         self.facts: dict[int, Fact] = {}
         self.wanted: dict[int, Wanted | None] = {}
         self._inside: dict[str, dict[int, Fact]] = {}
-        known = constant_params(graph)
-        every = set(kernels.functions)
-        #: Calls that the build makes itself.
-        self.built = {name: constant_calls(lst, known.get(name, set()), every) for name, lst in lists.items()}
 
     def run(self) -> Fronts:
         self._find_facts()
+        #: Of each sub-DNN, the masks that its convolutions apply themselves, by their outputs.
+        self.masks = {name: self._masks_of(lst) for name, lst in self.lists.items()}
+        known, every = constant_params(self.graph), set(self.table.functions)
+        #: Calls that the build makes itself.
+        self.built = {name: constant_calls(lst, known.get(name, set()), every) for name, lst in self.lists.items()}
         before: dict[int, Wanted | None] | None = None
         rounds = itertools.count()
         while self.wanted != before:  # ends: of what is widened each dimension changes once at most
@@ -213,6 +216,10 @@ class _Planner:
                 self.facts[id(value)] = known
             return self.facts[id(value)]
         return self.facts.get(id(value))
+
+    def _masks_of(self, lst: CallList) -> dict[int, Masks]:
+        facts = self._known_facts(lst.name)
+        return take_masks(lst, lambda number: _fact_in(lst, facts, number), self.table)
 
     def _plain(self, value: Value) -> bool:
         return self.layouts.block_of.get(id(value), 1) == 1
@@ -335,6 +342,8 @@ class _Planner:
                 own = self._own_of(lst, call, outputs[0])
                 keys = None if not own or own[0] is None else maker.read(own[0], self.bounds)
                 read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds, keys)
+            if call.outputs[0] in self.masks[name]:
+                read[0] = within(read[0], self.masks[name][call.outputs[0]], self.bounds)
             for number, wanted in zip(inputs, read):
                 want(number, wanted)
         return found
@@ -381,7 +390,10 @@ class _Planner:
             own = (self._keys_of(maker, lst, call, wanted),)
         elif isinstance(maker, WinogradMaker):
             images, _, rows, columns, _ = map(outer, wanted)
-            own = (images, rows, columns)
+            masks = self.masks[lst.name].get(call.outputs[0], {})
+            own = (images, rows, columns, *(masks.get(dim) for dim in AROUND))
+        elif isinstance(maker, DirectMaker) and outer(wanted[3]) is not None:
+            own = (outer(wanted[2]), outer(wanted[3]))
         return own if sizes_of(own) else ()
 
     def _keys_of(self, maker: AttentionMaker, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:

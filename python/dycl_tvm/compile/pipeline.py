@@ -20,7 +20,7 @@ from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.generic import schedule
 from dycl_tvm.backends.tir_cpu.graph import ANCHORS
 from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
-from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, IN_PLACE, INSTRUCTIONS, NAME, REACH, ROWS, SCHEDULED, in_place
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, IN_PLACE, INSTRUCTIONS, MASKING, NAME, REACH, ROWS, SCHEDULED, in_place
 from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 from dycl_tvm.compile.legalize import LEGALIZE
 from dycl_tvm.compile.objects import Compiled, Progress, Recipe, make_objects
@@ -103,7 +103,7 @@ class KernelSet:
         # only what changes the code may tell functions apart: not the names, not the fusion's notes
         plain = fn
         for key in list(fn.attrs.keys()) if fn.attrs else []:
-            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE, INSTRUCTIONS, ROWS, REACH, CHOOSING):
+            if key not in ("tirx.noalias", "s_tir", SCHEDULED, IN_PLACE, INSTRUCTIONS, ROWS, REACH, CHOOSING, MASKING):
                 plain = plain.without_attr(key)
         plain = _in_place(plain)
         code = tvm_ffi.structural_hash(plain, map_free_vars=True)

@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, Kernel, conv, machine, needs, pack, relu_with_bias, unpack, windows
 
-from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY
+from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.tir_cpu.families.conv_direct import FAMILY, DirectMaker
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
 from dycl_tvm.backends.tir_cpu.words.convolution import Axis, cut
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
+from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue
 
 ERROR = 2e-6
 
@@ -155,3 +157,45 @@ def test_other_machines_get_objects() -> None:
         fn = FAMILY.kernel(work, plan, cpu, relu_with_bias(work.y)).with_attr("global_symbol", "main")
         assert tvm.compile(tvm.IRModule({"main": fn}), target=target).mod is not None
     assert math.prod(FAMILY.packed(work, plan, cpu).physical) == 12 * 20 * 9
+
+
+_OF_ALL_INPUTS = ("3x3", "stride_2", "dilation", "pointwise", "one_position", "groups_of_blocks", "plain_batch", "one_dimension")
+
+
+@pytest.mark.parametrize(("name", "plain"), [*((name, True) for name in _OF_ALL_INPUTS), ("groups_of_blocks", False)])
+def test_of_rows_and_columns_only_what_is_wanted(name: str, plain: bool) -> None:
+    """What reaches into the first rows and columns is read, and no tile behind them is written."""
+    work, cpu = CASES[name], replace(machine(), cores=1)
+    plans = FAMILY.plans(work, cpu)
+    plan = plans[0] if plain else replace(plans[-1], rows=2 if plans[-1].rows > 1 else 1, inputs=1)
+    random = np.random.default_rng(0)
+    x, weights = (random.standard_normal(s, dtype="float32") for s in (work.x.shape, work.weight_shape))
+    top, left, bottom, right = work.padding
+    padded = F.pad(torch.from_numpy(x).double(), (left, right, top, bottom))
+    expected = F.conv2d(padded, torch.from_numpy(weights).double(), None, work.stride, 0, work.dilation, work.groups).numpy()
+    packed = Kernel(FAMILY.pack(work, plan, cpu), AVX2)([weights], FAMILY.packed(work, plan, cpu).physical)
+    fn = DirectMaker(work, plan, cpu, NOTHING)((Extent(0, 1, 0), Extent(1, 2, -1)))
+    run = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), AVX2)
+    height, width = work.y.shape[2:]
+    some = {
+        (0, 3),
+        (1, 1),
+        (height, 1),
+        (1, width // 2 + 1),
+        (height // 2, width // 4 + 1),
+        (height, width // 2 + 2),
+        (height + 1, width + 1),
+    }
+    for first, second in some:
+        rows, columns = (max(0, min(*e)) for e in ((first, height), (2 * second - 1, width)))
+        there, y = x.copy(), tvm.runtime.tensor(np.full(work.y.physical, np.nan, "float32"))
+        ends = [
+            (n - 1) * work.stride[d] + (work.kernel[d] - 1) * work.dilation[d] - work.padding[d] + 1 for d, n in enumerate((rows, columns))
+        ]
+        there[:, :, max(0, ends[0]) :] = there[..., max(0, ends[1]) :] = np.nan
+        run["main"](
+            *(tvm.runtime.tensor(a) for a in (pack(there, work.x.block), packed, np.array(first, "int64"), np.array(second, "int64"))), y
+        )
+        got = unpack(y.numpy(), work.y)
+        np.testing.assert_allclose(got[:, :, :rows, :columns], expected[:, :, :rows, :columns], rtol=1e-4, atol=1e-4)
+        assert np.isnan(got[:, :, rows + plan.rows :]).all() and np.isnan(got[..., columns + max(1, -(-plan.columns // 4)) :]).all()

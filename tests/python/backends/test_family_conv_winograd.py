@@ -173,9 +173,8 @@ def test_of_images_rows_and_columns_only_what_is_wanted(chosen: WinogradPlan, sh
     expected = torch.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=1).numpy()
     u = Kernel(FAMILY.pack(work, chosen, machine), AVX2)([w], FAMILY.packed(work, chosen, machine).physical)
     make = WinogradMaker(work, chosen, machine, NOTHING)
-    run = tvm.compile(
-        tvm.IRModule({"main": make((Extent(0, 1, 0), Extent(1, 2, 1), Extent(3, 1, -1))).with_attr("global_symbol", "main")}), AVX2
-    )
+    own = (Extent(0, 1, 0), Extent(1, 2, 1), Extent(3, 1, -1), None, None)
+    run = tvm.compile(tvm.IRModule({"main": make(own).with_attr("global_symbol", "main")}), AVX2)
     n, _, height, width = work.y.shape
     for sizes in ((0, 3, 4), (1, 0, 2), (n, 2, 1), (n, -1, 9), (1, 2, width + 1), (n + 1, height, width + 9), (1, 1, 8)):
         count, rows, columns = (max(0, min(*e)) for e in zip((sizes[0], 2 * sizes[1] + 1, sizes[2] - 1), (n, height, width)))
@@ -188,3 +187,28 @@ def test_of_images_rows_and_columns_only_what_is_wanted(chosen: WinogradPlan, sh
         got = unpack(np.nan_to_num(y.numpy()), work.y)[:count, :, :rows, :columns]
         np.testing.assert_allclose(got, expected[:count, :, :rows, :columns], rtol=1e-3, atol=1e-4)
         assert np.isnan(y.numpy()[count:]).all()
+
+
+@pytest.mark.parametrize(("m", "cols"), [(2, 1), (4, 7)])
+def test_what_lies_behind_the_end_of_an_image_is_zero(m: int, cols: int) -> None:
+    """An image that ends at a row and a column of the call has zeros behind them, whatever lies there; for every number of tiles."""
+    work, machine = conv(AVX2, 1, 11, 16, 14, 15), machine_of(AVX2)
+    chosen = plan(m, oc=1, cols=cols, blocks=2)
+    random = np.random.default_rng(0)
+    x = random.standard_normal(work.x.shape).astype("float32")
+    w = (random.standard_normal(work.weight_shape) / np.sqrt(9 * work.x.shape[1])).astype("float32")
+    u = Kernel(FAMILY.pack(work, chosen, machine), AVX2)([w], FAMILY.packed(work, chosen, machine).physical)
+    sizes = (Extent(0, 1, 0), Extent(1, 1, 0))
+    fn = WinogradMaker(work, chosen, machine, NOTHING)((None, *sizes, *sizes))
+    run = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), AVX2)
+    height, width = work.y.shape[2:]
+    for rows, columns in [*((k, k) for k in range(height + 1)), (1, width), (height, 1), (height - 1, width), (5, 9), (9, 5)]:
+        there, zeros = np.full_like(x, np.nan), np.zeros_like(x)
+        there[..., :rows, :columns] = zeros[..., :rows, :columns] = x[..., :rows, :columns]
+        expected = torch.conv2d(torch.from_numpy(zeros).double(), torch.from_numpy(w).double(), padding=1).numpy()
+        y = tvm.runtime.tensor(np.full(work.y.physical, np.nan, "float32"))
+        run["main"](
+            *(tvm.runtime.tensor(a) for a in (pack(there, work.x.block), u, np.array(rows, "int64"), np.array(columns, "int64"))), y
+        )
+        got = unpack(np.nan_to_num(y.numpy(), nan=7), work.y)[..., :rows, :columns]
+        np.testing.assert_allclose(got, expected[..., :rows, :columns], rtol=1e-3, atol=1e-4)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kernel_utils import AVX2, machine
+from kernel_utils import AVX2, machine, pack
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -21,9 +21,10 @@ from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
 from dycl_tvm.backends.tir_cpu.families.normalisation import layer_norm
+from dycl_tvm.backends.tir_cpu.families.relayout import kernel as relayout
 from dycl_tvm.backends.tir_cpu.front import add_sizes
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
-from dycl_tvm.backends.tir_cpu.words.workload import Dense
+from dycl_tvm.backends.tir_cpu.words.workload import Dense, Tensor
 
 N = Extent(0, 1, 0)
 
@@ -83,6 +84,23 @@ def test_a_view_of_all_rows_follows_all_lengths() -> None:
         y = given[-1].numpy()
         np.testing.assert_allclose(y[:b, :t], (x - x.mean(-1, keepdims=True))[:b, :t] / x[:b, :t].std(-1, keepdims=True), atol=1e-3)
         assert (y[b:] == 7).all() and (y[:, t:] == 7).all()
+
+
+@pytest.mark.parametrize("channels", [3, 11])
+def test_tiles_of_vectors_behind_what_is_wanted_are_not_unpacked(channels: int) -> None:
+    """Of each channel the same is wanted, and vectors are stored: a tile reaches from its first element to its last."""
+    plain = Tensor((2, channels, 6, 16), "float32")
+    packed = replace(plain, block=machine().lanes)
+    front = with_front(relayout(packed, plain, replace(machine(), cores=1)), (None, None, N, Extent(1, 1, 0)))
+    module = compile_kernels({"front": add_sizes(front).with_attr("global_symbol", "front")}, AVX2)
+    x = np.random.default_rng(0).standard_normal(plain.shape).astype("float32")
+    for rows, columns in itertools.product((0, 1, 5, 6), (0, 3, 8, 9, 16)):
+        arrays = (pack(x, packed.block), np.array(rows, "int64"), np.array(columns, "int64"), np.full(plain.shape, 7, "float32"))
+        given: Any = [tvm.runtime.tensor(a) for a in arrays]
+        module["front"](*given)
+        y = given[-1].numpy()
+        assert (y[:, :, :rows, :columns] == x[:, :, :rows, :columns]).all()
+        assert (y[:, :, rows:] == 7).all() and (y[..., -(-columns // packed.block) * packed.block :] == 7).all()
 
 
 @pytest.mark.parametrize("rows", [21, 40])

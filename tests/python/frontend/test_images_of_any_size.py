@@ -118,6 +118,27 @@ def test_pooled(name):
     compare(POOLED[name], (2, 2, 5, 6), IMAGE, errors=True)
 
 
+@pytest.mark.parametrize(
+    ("layer", "masks"),
+    [
+        (lambda x: F.max_pool2d(x, 2), 0),
+        (lambda x: F.avg_pool2d(x, (3, 2), (2, 3), (1, 0)), 1),
+        (lambda x: F.max_pool2d(x, 2, ceil_mode=True), 2),
+        (lambda x: F.interpolate(x, scale_factor=2.0), 0),
+        (lambda x: F.conv2d(x, torch.ones(4, 3, 1, 1), stride=2), 0),
+        (lambda x: F.conv2d(x, torch.ones(4, 3, 1, 1), padding=(0, 1)), 2),
+        (lambda x: F.conv2d(x, torch.ones(4, 3, 3, 3), padding="same"), 2),
+    ],
+)
+def test_only_what_is_read_behind_an_image_is_masked(layer, masks):
+    shapes = ({2: Dim("H", min=2, max=9), 3: Dim("W", min=3, max=8)},)
+    graph = stage(layer, (torch.ones(1, 3, 6, 6),), dynamic_shapes=shapes)
+    assert sum("aten.where" in getattr(step, "op", "") for block in graph.blocks for step in block.steps) == masks
+    for size in ((2, 3), (9, 8), (5, 6), (9, 3)):
+        x = torch.randn(1, 3, *size)
+        torch.testing.assert_close(graph.interpret()(x), layer(x))
+
+
 def test_windows_of_all_that_there_is():
     model = lambda x: (F.avg_pool2d(x, x.shape[2:]), F.max_pool2d(x, (x.shape[2], x.shape[3])), F.avg_pool2d(x, x.size()[-2:]).flatten(1))  # noqa: E731
     compare(model, (2, 2, 5, 6), {**IMAGE, 2: Dim("H", max=5)})

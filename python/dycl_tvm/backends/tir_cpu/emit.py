@@ -14,7 +14,7 @@ from dycl_tvm.backends.tir_cpu.families import relayout
 from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.kernels import Kernels, Reach, Rows
-from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, NAME, REACH, ROWS
+from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, MASKING, NAME, REACH, ROWS
 from dycl_tvm.backends.tir_cpu.words.storage import memory_type
 from dycl_tvm.backends.tir_cpu.words.workload import Tensor
 
@@ -42,13 +42,21 @@ class ModuleEmitter:
         return built
 
     def kernel(
-        self, name: str, key: Any, make: Callable[[], Any], rows: Rows, reach: Reach = (), choosing: Sequence[Sequence[int]] = ()
+        self,
+        name: str,
+        key: Any,
+        make: Callable[[], Any],
+        rows: Rows,
+        reach: Reach = (),
+        choosing: Sequence[Sequence[int]] = (),
+        masking: Sequence[int] = (),
     ) -> Any:
         """Return the global variable of a kernel."""
         if key not in self._made:
             fn = make().with_attr(NAME, name).with_attr(ROWS, [list(r) for r in rows])
             if self.kernels.selector.varied and reach:
                 fn = fn.with_attr(REACH, [[list(dim) for dim in r] for r in reach]).with_attr(CHOOSING, [list(c) for c in choosing])
+                fn = fn.with_attr(MASKING, list(masking)) if masking else fn
             self._made[key] = self.bb.add_func(fn, name)
             if isinstance(make, Maker):
                 self.kernels.makers[self._made[key].name_hint] = make
@@ -172,9 +180,10 @@ class _Function:
         rows: Rows = (),
         reach: Reach = (),
         choosing: Sequence[Sequence[int]] = (),
+        masking: Sequence[int] = (),
     ) -> Any:
         """Emit a call of a PrimFunc."""
-        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])], reach, choosing)
+        gv = self.module.kernel(name, key, make, [*rows, *([] for _ in args[len(rows) :])], reach, choosing, masking)
         return self.bb.emit(relax.call_tir(gv, list(args), _type(out)))
 
     def write(self, var: Var, tensor: Tensor, expr: Any) -> None:

@@ -25,6 +25,8 @@ from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one
 from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
+#: Statements of a trip beside which a test is nothing.
+_LONG = 16
 #: Spans of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
 _MOST_SPANS = 6
 
@@ -52,8 +54,8 @@ class _Skips:
         self.sizes = [Var(f"size_{k}", "int64") for k in range(count)]
         self.stored = Stores(fn, self.out)
         self.scratch = scratch_of(fn.body)
-        #: Loops that may have a test: in the innermost one, a test in each trip would cost what it saves.
-        self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For)}
+        #: Loops that may have a test: in an innermost one of short trips it would cost what it saves.
+        self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For) or len(found(loop.body, tirx.Bind)) >= _LONG}
         self.tests: dict[tuple[Any, bool], tuple[Any, list[Scratch]]] = {}
 
     def run(self, body: Any) -> Any:
@@ -240,12 +242,17 @@ def _together(store: Any, wanted: Wanted, dims: Sequence[int], values: dict[Any,
     if len(dims) == 1:
         return store.indices[dims[0]], wanted[dims[0]]
     shape = [int(n) for n in store.buffer.shape]
-    index: Any = 0
-    for dim in dims:
-        index = index * shape[dim] + store.indices[dim]
-    index = replaced(index, values)
     parts = [part for dim in dims for part in parts_of(shape[dim], wanted[dim])]
-    return tvm.sym.Analyzer().simplify(index), Digits(tuple(n for n, _ in parts), tuple(e for _, e in parts))
+    limit = Digits(tuple(n for n, _ in parts), tuple(e for _, e in parts))
+    *ahead, last = (store.indices[dim] for dim in dims)
+    if any(found(index, tirx.Ramp) for index in ahead):
+        return ahead[0], None
+    several = isinstance(last, tirx.Ramp)
+    index: Any = 0
+    for dim, at in zip(dims, [*ahead, last.base if several else last]):
+        index = index * shape[dim] + at
+    index = tvm.sym.Analyzer().simplify(replaced(index, values))
+    return tirx.Ramp(index, last.stride, last.lanes) if several else index, limit
 
 
 @dataclass(frozen=True)
@@ -260,14 +267,28 @@ class _Span:
 
 def _with_span(spans: list[_Span], new: _Span) -> list[_Span]:
     """Return the spans with one more; those that always begin and end as far apart are one."""
-    kept, analyzer = [], tvm.sym.Analyzer()
+    kept = []
     for span in spans:
-        first, last = (
-            analyzer.simplify(a.astype("int64") - b.astype("int64")) for a, b in ((span.least, new.least), (span.last, new.last))
-        )
+        first, last = (_apart(a, b) for a, b in ((new.least, span.least), (new.last, span.last)))
         same = len(span.when) == len(new.when) and all(tvm_ffi.structural_equal(a, b) for a, b in zip(span.when, new.when))
-        if same and span.limit == new.limit and isinstance(first, tirx.IntImm) and isinstance(last, tirx.IntImm):
-            new = _Span(span.least if int(first) <= 0 else new.least, span.last if int(last) >= 0 else new.last, new.limit, new.when)
+        if same and span.limit == new.limit and first is not None and last is not None:
+            back = _repeated(new.limit, first)
+            least = span.least if first >= back else new.least - back
+            new = _Span(least, span.last if last <= back else new.last - back, new.limit, new.when)
         else:
             kept.append(span)
     return [*kept, new]
+
+
+def _apart(a: Any, b: Any) -> int | None:
+    """Return how far an index is behind another one; None if that is not always the same."""
+    found = tvm.sym.Analyzer().simplify(a.astype("int64") - b.astype("int64"))
+    return int(found) if isinstance(found, tirx.IntImm) else None
+
+
+def _repeated(limit: Limit, distance: int) -> int:
+    """Return of a distance the whole of outermost digits, if these have no limit: as far away the same is wanted."""
+    if not isinstance(limit, Digits) or limit.limits[0] is not None:
+        return 0
+    period = math.prod(limit.sizes[1:])
+    return round(distance / period) * period

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dycl_tvm.backends.offload import Offload
 from dycl_tvm.backends.tir_cpu import match, rms_norm
 from dycl_tvm.backends.tir_cpu.families import attention, channelwise, concat
+from dycl_tvm.backends.tir_cpu.families.conv_direct import DirectMaker
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import DirectPlan
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
@@ -63,6 +64,7 @@ class Emitter(Protocol):
         rows: Rows = (),
         reach: Reach = (),
         choosing: Sequence[Sequence[int]] = (),
+        masking: Sequence[int] = (),
     ) -> Any:
         """Emit a call of a PrimFunc; ``make`` is called once for equal ``key``. The rest is of the first arguments."""
 
@@ -168,11 +170,10 @@ class Kernels:
         x, w = node.inputs
         weights = self._packed_weights(chosen, [out.read(w, Tensor(work.weight_shape, w.tensor.dtype))], out)
         args = [out.read(x, stored.work.x), weights, *self._read_operands(node, operands, out)]
-        plan, make = stored.plan, functools.partial(stored.kernel, self.machine, epilogue)
         result = out.call(
             _name(f"conv2d_{chosen.name}", node),
             (stored.work, chosen.plan, epilogue.key, epilogue.operands),
-            WinogradMaker(stored.work, plan, self.machine, epilogue) if isinstance(plan, WinogradPlan) else make,
+            self._maker(stored, epilogue),
             args,
             stored.work.y,
             [_BATCH, (), *(_BATCH for _ in operands)],
@@ -180,6 +181,14 @@ class Kernels:
         )
         out.write(node.last, stored.work.y, result)
         return chosen.name
+
+    def _maker(self, chosen: Candidate[Conv2D], epilogue: Epilogue) -> Callable[[], Any]:
+        """Return what makes the kernel of a convolution."""
+        if isinstance(chosen.plan, WinogradPlan):
+            return WinogradMaker(chosen.work, chosen.plan, self.machine, epilogue)
+        if isinstance(chosen.plan, DirectPlan):
+            return DirectMaker(chosen.work, chosen.plan, self.machine, epilogue)
+        return functools.partial(chosen.kernel, self.machine, epilogue)
 
     def _packed_weights(self, chosen: Candidate[Any], plain: Sequence[Any], out: Emitter) -> Any:
         """Emit the packing of weights as the chosen kernel reads them; the build runs it."""
@@ -207,7 +216,8 @@ class Kernels:
 
         rows = [*op.batch_rows, *(_BATCH for _ in operands)]
         reach = [*op.reach, *map(_same_places, operands)]
-        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing))
+        masking = op.masking if not node.absorbed else ()
+        out.write(node.last, y, out.call(_name(_function(node), node), key, make, args, y, rows, reach, op.choosing, masking))
         return "channelwise"
 
     def _emit_concatenation(self, node: Node, out: Emitter) -> str:

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.extents import Extent, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, DirectPlan, direct_plans, unrolled_lanes
-from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.families.family import Maker
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, quarters, share, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import one_core
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, prefetch, prim_func, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.storage import write
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
@@ -77,15 +80,51 @@ class _Direct:
 FAMILY = _Direct()
 
 
+@dataclass(frozen=True)
+class DirectMaker(Maker):
+    """Makes the kernel of a convolution, also for the first rows and columns of the output alone, which are what is its own.
+
+    A tile that reaches over the last of these columns is then a narrower one.
+    """
+
+    work: Conv2D
+    plan: DirectPlan
+    machine: Machine
+    epilogue: Epilogue
+
+    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+        """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
+        if not own:
+            return FAMILY.kernel(self.work, self.plan, self.machine, self.epilogue)
+        *inputs, y = weighted_buffers(self.work.x, FAMILY.packed(self.work, self.plan, self.machine), self.epilogue, self.work.y)
+        numbers = sizes_of(own)
+
+        def body(x: Any, weights: Any, *rest: Any) -> None:
+            operands, lengths = rest[: len(rest) - 1 - len(numbers)], dict(zip(numbers, rest[-1 - len(numbers) : -1]))
+            wanted = [T.bind(there_are(e, n, lengths)) for e, n in zip(own, self.work.y.shape[2:])]
+            _Emitter(self.work, self.plan, self.machine, self.epilogue, x, weights, operands, rest[-1], wanted).emit()
+
+        return prim_func([*inputs, *((f"length_{k}", (), "int64") for k in numbers), y], body)
+
+
 class _Emitter:
-    """Writes one kernel."""
+    """Writes one kernel; of ``wanted`` rows and columns alone if they are given."""
 
     def __init__(
-        self, work: Conv2D, plan: DirectPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+        self,
+        work: Conv2D,
+        plan: DirectPlan,
+        machine: Machine,
+        epilogue: Epilogue,
+        x: Any,
+        weights: Any,
+        operands: Sequence[Any],
+        y: Any,
+        wanted: Sequence[Any] = (),
     ) -> None:
         self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
-        self.x, self.weights, self.operands, self.y = x, weights, operands, y
-        p = self.p = problem(work)
+        self.x, self.weights, self.operands, self.y, self.wanted = x, weights, operands, y, wanted
+        p = self.p = problem(work, apart=bool(wanted))
         self.copied = bool(plan.copy)
         self.columns = cut(p.columns.out, plan.columns, None if self.copied else p.columns)
         self.one_row = plan.rows == 1
@@ -98,12 +137,12 @@ class _Emitter:
 
     def emit(self) -> None:
         p, plan = self.p, self.plan
-        out_parts, parts = plan.output_parts, plan.parts
+        along = self.rows if p.rows.out > 1 else self.columns
+        out_parts, parts = plan.output_parts, min(plan.parts, tiles(along))
         pieces = p.images * out_parts * parts
         with parallel(pieces, self.machine, one_core(self.work, self.machine)) as piece:
             n = tirx.floormod(tirx.floordiv(piece, parts), p.images)
             part, out_part = tirx.floormod(piece, parts), tirx.floordiv(piece, parts * p.images)
-            along = self.rows if p.rows.out > 1 else self.columns
             span = share(part, parts, tiles(along))
             row_span, column_span = (span, (0, tiles(self.columns))) if p.rows.out > 1 else ((0, tiles(self.rows)), span)
             self.spans = row_span, column_span
@@ -131,7 +170,20 @@ class _Emitter:
             with _within(rows, self.spans[0]) as i:
                 for columns in self.columns:
                     with _within(columns, self.spans[1]) as j:
-                        _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
+                        self.tile(n, g, block, blocks, rows, i, columns, j, chunk)
+
+    def tile(self, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any, chunk: Any) -> None:
+        """Emit a tile, or what is wanted of it."""
+        if not self.wanted:
+            _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
+            return
+        height, width = self.wanted
+        left, less = width - columns.position(j), 0
+        for count in quarters(columns.size):
+            last = [left <= count] if count < columns.size else []
+            with guarded([rows.position(i) < height, left > less, *last]):
+                _Tile(self, n, g, block, blocks, rows, i, columns, j, count).emit(chunk)
+            less = count
 
     # -- scratch -----------------------------------------------------------------------------------------------------------
 
@@ -176,10 +228,13 @@ class _Emitter:
 class _Tile:
     """Writes the code of one tile."""
 
-    def __init__(self, e: _Emitter, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any) -> None:
+    def __init__(
+        self, e: _Emitter, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any, count: int | None = None
+    ) -> None:
+        """``count`` of the columns of a tile of ``columns`` are computed, all if it is not given."""
         self.e, self.n, self.g, self.block, self.blocks, self.rows, self.columns = e, n, g, block, blocks, rows, columns
         self.row, self.column = rows.position(i), columns.position(j)
-        self.points = [(a, b) for a in range(rows.size) for b in range(columns.size)]
+        self.points = [(a, b) for a in range(rows.size) for b in range(count or columns.size)]
         size = e.plan.blocks * e.plan.rows * e.plan.columns
         (row_begin, _), (column_begin, _) = e.spans
         self.slot = ((i - row_begin) * e.slots + j - column_begin) * size if e.chunks > 1 else 0

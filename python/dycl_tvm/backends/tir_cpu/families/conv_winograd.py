@@ -102,7 +102,8 @@ FAMILY = _ConvWinograd()
 
 @dataclass(frozen=True)
 class WinogradMaker(Maker):
-    """Makes the kernel of a convolution, also for the first images, rows and columns of the output alone: what is its own.
+    """Makes the kernel of a convolution, also for the first images, rows and columns of the output alone, of an input that ends at a row
+    and a column, behind which it is zero: these five are what is its own.
 
     The tiles that there are then lie side by side in V and M: products and transforms are of no others, in as many blocks as these fill.
     """

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent, sizes_of
+from dycl_tvm.backends.tir_cpu.words.convolution import quarters
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, store
+from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.storage import read, write
@@ -175,7 +176,8 @@ class Shape:
 class Loops:
     """Emits the loops of one kernel.
 
-    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted.
+    ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted,
+    and of rows and columns of the input those that there are: behind them it is zero, whatever lies there.
     """
 
     def __init__(
@@ -189,22 +191,18 @@ class Loops:
         self.x, self.u, self.operands, self.y = x, u, rest[:count], rest[-1]
         #: Rows and columns of tiles of an image, and rows of all images.
         self.tile_rows, self.tile_cols, self.rows = *s.tiles, s.rows
+        #: Rows and columns of the input: what lies behind them is not read.
+        self.in_rows, self.in_cols = s.work.x.shape[2:]
         if self.own:
             number = dict(zip(sizes, rest[count:-1]))
-            batch, _, height, width = s.work.y.shape
-            images, rows, columns = (self.wanted(e, n, number) for e, n in zip(self.own, (batch, height, width)))
+            batch, _, *around = s.work.y.shape
+            every = (batch, *around, *s.work.x.shape[2:])
+            images, rows, columns, in_rows, in_cols = (there_are(e, n, number) for e, n in zip(self.own, every))
+            self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
             self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
             self.rows = T.bind(images * self.tile_rows)
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
-
-    @staticmethod
-    def wanted(extent: Extent | None, whole: int, number: Mapping[int, Any]) -> Any:
-        """Return how many of ``whole`` are wanted."""
-        if extent is None or not extent.factor:
-            return T.int32(whole if extent is None else max(0, min(whole, extent.constant)))
-        there = number[extent.size][()] * extent.factor + extent.constant
-        return tirx.max(tirx.min(there, T.int64(whole)), T.int64(0)).astype("int32")
 
     def block(self, block: Any) -> None:
         """Emit all of a block of tile rows."""
@@ -245,34 +243,28 @@ class Loops:
     def input(self, v: Any, z: Any, c: Any, first: Any, rows: Any) -> None:
         """Emit V of a block of input channels: Z = B^T d for all columns of a row of tiles, then V = Z B."""
         s, work, t = self.s, self.s.work, self.s.transform
-        height, width = work.x.shape[2:]
-        top, left = work.padding[:2]
-        tile_cols = self.tile_cols
+        left, tile_cols = work.padding[1], self.tile_cols
         z_width = s.tiles[1] * s.m + 2
-        there = tirx.min(width, tile_cols * s.m + (2 - left)) if self.own else width
-        for begin, end in ((0, left), (left + width, z_width)):  # columns of the padding
-            if begin < end:
+        # columns that there are, as far as tiles reach, and those that are zero
+        there, reached = self.in_cols, z_width
+        if self.own:
+            reached = tile_cols * s.m + 2
+            there = tirx.min(there, reached - left)
+        for begin, end in ((0, left), (left + there, reached)):
+            if self.own or begin < end:
                 with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
                     store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
         with T.serial(0, rows) as r:
             image, h = self.row_of(first + r)
-            with T.serial(0, there) as q:
-                d = T.alloc_buffer((t.a, s.lanes), "float32")
-                for i in range(t.a):
-                    row = h * s.m - top + i
-                    if i >= top and (s.tiles[0] - 1) * s.m - top + i < height:  # inside, whatever the tile
-                        with T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
-                        continue
-                    # a branch: a Select would read the row before it knows
-                    with T.If(tirx.all(row >= 0, row < height)):
-                        with T.Then(), T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
-                        with T.Else(), T.vectorized(0, s.lanes) as e:
-                            store(d, (i, e), tirx.const(0, "float32"))
-                with T.vectorized(0, s.lanes) as e:
-                    for i, value in enumerate(t.input(_rows(d, e))):
-                        store(z, (i * z_width + left + q, e), value)
+            if self.own:
+                top = h * s.m - work.padding[0]
+                with T.If(tirx.all(top >= 0, top + t.a <= self.in_rows)):
+                    with T.Then():
+                        self.columns(z, z_width, image, c, h, there, True)
+                    with T.Else():
+                        self.columns(z, z_width, image, c, h, there, False)
+            else:
+                self.columns(z, z_width, image, c, h, there, False)
             with T.serial(0, tile_cols) as w, T.serial(0, t.a) as i:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 with T.vectorized(0, s.lanes) as e:
@@ -280,6 +272,29 @@ class Loops:
                         store(d, (j, e), z[i * z_width + w * s.m + j, e])
                     for j, value in enumerate(t.input(_rows(d, e))):
                         store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * s.tiles[1]) + r * tile_cols + w, e), value)
+
+    def columns(self, z: Any, z_width: int, image: Any, c: Any, h: Any, there: Any, inside: bool) -> None:
+        """Emit Z of a row of tiles, all of whose rows may be known to be ``inside`` of the input."""
+        s, work, t = self.s, self.s.work, self.s.transform
+        top, left = work.padding[:2]
+        with T.serial(0, there) as q:
+            d = T.alloc_buffer((t.a, s.lanes), "float32")
+            for i in range(t.a):
+                row = h * s.m - top + i
+                always = not self.own and i >= top and (s.tiles[0] - 1) * s.m - top + i < work.x.shape[2]  # whatever the tile
+                if inside or always:
+                    with T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
+                    continue
+                # a branch: a Select would read the row before it knows
+                with T.If(tirx.all(row >= 0, row < self.in_rows)):
+                    with T.Then(), T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), read(self.x, work.x, (image, c, row, q, e)))
+                    with T.Else(), T.vectorized(0, s.lanes) as e:
+                        store(d, (i, e), tirx.const(0, "float32"))
+            with T.vectorized(0, s.lanes) as e:
+                for i, value in enumerate(t.input(_rows(d, e))):
+                    store(z, (i * z_width + left + q, e), value)
 
     def row_of(self, row: Any) -> tuple[Any, Any]:
         """Return the image of a row of tiles, and the row in it."""
@@ -293,16 +308,29 @@ class Loops:
         """Emit the products of a group of ``blocks`` output blocks."""
         s, a = self.s, self.s.transform.a
         count = rows * self.tile_cols
-        with T.serial(0, a * a) as x, T.serial(0, (count + s.cols - 1) // s.cols) as j:
-            # the last tile of columns overlaps the one before; the only one of few reads and writes what nobody looks at
-            begin = tirx.min(j * s.cols, tirx.max(count - s.cols, 0) if self.own else count - s.cols)
-            self.tile(v, m, x, begin, (group * s.oc * a * a + x * blocks) * s.ci, blocks)
+        with T.serial(0, a * a) as x:
+            u_begin = (group * s.oc * a * a + x * blocks) * s.ci
+            if not self.own:
+                with T.serial(0, (count + s.cols - 1) // s.cols) as j:
+                    # the last tile of columns overlaps the one before
+                    self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
+                return
+            narrower = quarters(s.cols)[:-1]
+            full = (count + (s.cols - 1 - max(narrower, default=0))) // s.cols
+            # the last one may overlap the one before, or read and write what nobody looks at
+            with T.serial(0, full) as j:
+                self.tile(v, m, x, tirx.min(j * s.cols, tirx.max(count - s.cols, 0)), u_begin, blocks, s.cols)
+            rest, less = count - full * s.cols, 0
+            for cols in narrower:
+                with guarded([rest > less, rest <= cols]):
+                    self.tile(v, m, x, tirx.max(count - cols, 0), u_begin, blocks, cols)
+                less = cols
 
-    def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int) -> None:
+    def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int, cols: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
         s = self.s
         per_buffer = 512 // (4 * s.lanes)
-        cells = [(n, j) for j in range(s.cols) for n in range(blocks)]  # a broadcast V is used up before the next
+        cells = [(n, j) for j in range(cols) for n in range(blocks)]  # a broadcast V is used up before the next
         buffers = [T.alloc_buffer((min(per_buffer, len(cells) - at), s.lanes), "float32") for at in range(0, len(cells), per_buffer)]
         place = {cell: (buffers[k // per_buffer], k % per_buffer) for k, cell in enumerate(cells)}
         for buffer, k in place.values():
@@ -359,25 +387,10 @@ class Loops:
                         guards.append(row < height)
                     if (s.tiles[1] - 1) * t.m + j >= width:
                         guards.append(column < width)
-                    with _Guarded(guards), T.vectorized(0, s.lanes) as e:
+                    with guarded(guards), T.vectorized(0, s.lanes) as e:
                         index = (image, block, row, column)
                         write(self.y, s.work.y, (*index, e), finish(self.epilogue, self.operands, s.work.y, result[j, e], index, e))
 
 
 def _rows(buffer: Any, lane: Any) -> Callable[[int], Any]:
     return lambda row: buffer[row, lane]
-
-
-class _Guarded:
-    """``if all(conditions)``; nothing without conditions."""
-
-    def __init__(self, conditions: Sequence[Any]) -> None:
-        self.frames = [T.If(tirx.all(*conditions) if len(conditions) > 1 else conditions[0]), T.Then()] if conditions else []
-
-    def __enter__(self) -> None:
-        for frame in self.frames:
-            frame.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for frame in reversed(self.frames):
-            frame.__exit__(*error)

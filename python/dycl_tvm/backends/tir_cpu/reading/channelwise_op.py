@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +135,21 @@ class ChannelwiseOp:
         for expr in (self.value, *(() if self.reduction is None else (self.reduction.element, *self.reduction.guard))):
             visit(expr, [])
         return [masks or [] for masks in found]
+
+    @property
+    def masking(self) -> tuple[int, ...]:
+        """If this is a choice and nothing else, its inputs as ``loops.MASKING`` has them."""
+        if self.reduction is not None or not (isinstance(self.value, tirx.Select) or is_conditional(self.value)):
+            return ()
+        condition, then, orelse = branches(self.value)
+        if not (isinstance(then, TensorLoad) and isinstance(orelse, TensorLoad)):
+            return ()
+        here = len(then.indices) == len(self.axes) and all(i.same_as(a) for i, a in zip(then.indices, self.axes))
+        numbers = [next((k for k, p in enumerate(self.params) if load.source.same_as(p)), None) for load in (then, orelse)]
+        found = [self._truth(condition), *numbers]
+        if not here or any(k is None for k in found) or math.prod(self.inputs[found[2] or 0].shape) != 1:
+            return ()
+        return tuple(k for k in found if k is not None)
 
     def _truth(self, expr: Any) -> int | None:
         """Return which input a condition is, if it is read at the place of the output, or is of one element along a dimension."""

@@ -58,6 +58,11 @@ def cut(extent: int, tile: int, axis: Axis | None = None) -> list[Run]:
     return found
 
 
+def quarters(tile: int) -> list[int]:
+    """Return the sizes of tiles for what there is of a tile: what is computed besides is less than a quarter of it."""
+    return sorted({-(-tile * k // 4) for k in range(1, 5)})
+
+
 def tiles(runs: list[Run]) -> int:
     """Number of tiles of an axis."""
     return runs[-1].last
@@ -148,8 +153,8 @@ class Problem:
         return n, row, column
 
 
-def problem(work: Conv2D) -> Problem:
-    """Return the convolution as one between blocks."""
+def problem(work: Conv2D, apart: bool = False) -> Problem:
+    """Return the convolution as one between blocks; rows of a pointwise one stay ``apart`` where that is asked for."""
     (n, c, h, w), (_, oc, oh, ow) = work.x.shape, work.y.shape
     block, lanes = work.x.block, work.y.block
     c_group, oc_group = c // work.groups, oc // work.groups
@@ -158,7 +163,7 @@ def problem(work: Conv2D) -> Problem:
         for size, out, k, s, p, d in zip((h, w), (oh, ow), work.kernel, work.stride, work.padding, work.dilation)
     )
     flat = ""
-    if work.kernel == (1, 1) and work.stride == (1, 1) and not any(work.padding):
+    if work.kernel == (1, 1) and work.stride == (1, 1) and not any(work.padding) and not apart:
         flat = "batch" if h * w == 1 else "image"
         size = n if flat == "batch" else h * w
         rows, columns, n = Axis(1, 1, 1, 1, 0, 1), Axis(size, size, 1, 1, 0, 1), 1 if flat == "batch" else n

@@ -14,12 +14,15 @@ Kernels are loops over buffers, without schedule blocks. Rules that TVM's code g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from dycl_tvm.backends.extents import Extent
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
 
@@ -39,6 +42,9 @@ REACH = "dycl.reach"
 #: With REACH: of each input, the inputs of truth values that choose it, each read where the output is: where one is false,
 #: nothing depends on it.
 CHOOSING = "dycl.choosing"
+#: With REACH, of a kernel that is a choice and nothing else: the input of truth values, the input that it lets through, at the place of the
+#: output, and the input of one element that is in the place of all others.
+MASKING = "dycl.masking"
 #: Of a parallel loop: for how many launches its work is enough.
 LAUNCHES = "dycl.launches"
 #: Of a function that dequantises weights, (integers, scales) to (k, n): how many of the sum have one scale. Kernels may read the integers.
@@ -73,6 +79,23 @@ def func_with(text: str, features: Sequence[str], buffers: Sequence[tuple[str, S
 def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     """Emit ``buffer[indices] = value``."""
     T.buffer_store(buffer, value, list(indices))
+
+
+def there_are(extent: Extent | None, whole: int, lengths: Mapping[int, Any]) -> Any:
+    """Return how many of ``whole`` there are, as an expression; ``lengths`` are buffers of the sizes of the call, by their numbers."""
+    if extent is None or not extent.factor:
+        return T.int32(whole if extent is None else max(0, min(whole, extent.constant)))
+    there = lengths[extent.size][()] * extent.factor + extent.constant
+    return tirx.max(tirx.min(there, T.int64(whole)), T.int64(0)).astype("int32")
+
+
+def guarded(conditions: Sequence[Any]) -> ExitStack:
+    """Return the frames of ``if all(conditions)``, entered; of nothing without conditions."""
+    frames = ExitStack()
+    if conditions:
+        frames.enter_context(T.If(tirx.all(*conditions) if len(conditions) > 1 else conditions[0]))
+        frames.enter_context(T.Then())
+    return frames
 
 
 def prefetch(buffer: Any, indices: Sequence[Any], cache: int) -> None:

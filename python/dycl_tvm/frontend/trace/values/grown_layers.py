@@ -72,7 +72,10 @@ def convolution(
         around = reach if padding == "same" else 0 if padding == "valid" else 2 * number_at(padding, at)
         return Window(1, around - reach - 1 + step, step)
 
-    return _convolved(func, x, weight, bias, layer, window)
+    # kernels of one element read nothing else, by whatever algorithm; others may compute neighbours together
+    alone = all(n == 1 for n in weight.shape[2:])
+    alone = alone and (isinstance(padding, str) or not any(number_at(padding, d) for d in range(weight.dim() - 2)))
+    return _convolved(func, x, weight, bias, layer, window, alone=alone)
 
 
 def _of_picked(func: Any, t: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, channel: int, *options: Any) -> Any:
@@ -127,8 +130,16 @@ def transposed(
 
 
 def _convolved(
-    func: Any, t: Grown, weight: torch.Tensor, bias: Any, layer: Any, window: Callable[[int, int], Window], in_order: bool = True
+    func: Any,
+    t: Grown,
+    weight: torch.Tensor,
+    bias: Any,
+    layer: Any,
+    window: Callable[[int, int], Window],
+    in_order: bool = True,
+    alone: bool = False,
 ) -> Any:
+    """Convolve along dimensions whose lengths are known only at run time; ``alone`` if a result is of one place of the input."""
     others = [x for x in (weight, bias) if x is not None]
     if any(isinstance(x, Grown) for x in others):
         return refuse_call(func, t)
@@ -138,7 +149,7 @@ def _convolved(
         return refuse_call(func, t)
     windows = {d: window(int(weight.shape[2 + d - first]), d - first) for d in t.lengths if d >= first}
     in_order = in_order and batched and around == 1  # which PyTorch puts in order before
-    return layer_along(func, t, layer, windows, *others, in_order=in_order)
+    return layer_along(func, t, layer, windows, *others, in_order=in_order, beyond=() if alone else None)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------------------

@@ -159,7 +159,10 @@ def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padd
         # rounded up, but the last window begins before the padding behind ends
         return Window(1, (min(2 * pad - reach - 2 + step, pad - 1) if ceil else 2 * pad - reach - 1) + step, step)
 
-    return layer_along(func, t, layer, {d: window(d - first) for d in t.lengths if d >= first}, fill=fill)
+    windows = {d: window(d - first) for d in t.lengths if d >= first}
+    # without padding the last window ends where the elements do, or before
+    beyond = [d for d in windows if ceil or number_at(padding, d - first)]
+    return layer_along(func, t, layer, windows, fill=fill, beyond=beyond)
 
 
 # -- as many windows as are asked for ------------------------------------------------------------------------------------------

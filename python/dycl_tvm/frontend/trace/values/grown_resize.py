@@ -60,7 +60,7 @@ def interpolate(
     factors = [factor for _, factor in asked]
     if mode == "nearest" and isinstance(x, Grown) and all(f is not None and f >= 1 and f == int(f) for f in factors):
         windows = {d: Window(int(factors[d - 2] or 1), 0) for d in x.lengths if d > 0}
-        return layer_along(func, x, lambda t: func(t, scale_factor=scale_factor), windows)
+        return layer_along(func, x, lambda t: func(t, scale_factor=scale_factor), windows, beyond=())
     lengths: dict[int, Extent] = {**(x.lengths if isinstance(x, Grown) else {}), **extents}
     if mode == "area":
         longest = {d: _longest(n, f) for d, n, f in zip(dims, own, factors) if f is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +48,15 @@ def layer_along(
     *others: torch.Tensor,
     fill: float = 0,
     in_order: bool = False,
+    beyond: Collection[int] | None = None,
 ) -> Any:
     """Compute a layer of what there is of a tensor; ``layer`` takes the tensor and the other ones after it.
 
     ``windows`` are those of the dimensions that it mixes; the other dimensions are computed each by itself. A layer of images, or of what
     PyTorch makes an image of, lies in memory as its input suggests, but for those of which it is known that they are ``in_order``.
+    Along the dimensions of ``beyond`` what lies behind a length is read for what lies before it, and is ``fill``: if not given, along all.
     """
-    whole = filled(t, fill, windows)
+    whole = filled(t, fill, windows if beyond is None else beyond)
     for d, window in windows.items():
         if d in t.lengths:
             check_lengths(func, t, d, layer, window, others)
