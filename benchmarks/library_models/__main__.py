@@ -107,7 +107,8 @@ def main() -> None:
             )
     for suite in SUITES:
         print(suite, dict(Counter(r["state"] for r in results.of(suite).values())))
-    (ROOT / "docs" / "models.md").write_text(document(results))
+    page = ROOT / "docs" / "models.md"
+    page.write_text(document(results, page.read_text() if page.exists() else ""))
 
 
 if __name__ == "__main__":

@@ -29,18 +29,25 @@ cannot be taken by any input. *none* means that this part of the check was not p
 _STATES = ("right", "refused", "too slow", "stopped", "crashed", "wrong")
 
 
-def document(results: Results) -> str:
-    """Return the page."""
-    parts = [_HEAD]
+def document(results: Results, present: str = "") -> str:
+    """Return the page; suites of which there are no results stay as they are on the page that is ``present``."""
+    parts, kept = [_HEAD], _sections(present)
     for name, suite in SUITES.items():
         found = {n: r for n, r in sorted(results.of(name).items()) if r["state"] != "not run"}
         if not found:
+            parts.append(kept.get(name, ""))
             continue
         version = next(iter(found.values())).get("version", "")
         parts.append(f"## {name} {version}\n\n{suite.about[0].upper()}{suite.about[1:]}: {len(found)} models.\n\n{_totals(found)}")
         parts.append(_reasons(found))
         parts.append(_table(found))
     return "\n".join(filter(None, parts))
+
+
+def _sections(page: str) -> dict[str, str]:
+    """Return what a page says of each suite, by its name."""
+    sections = [f"## {text.rstrip()}\n" for text in f"\n{page}".split("\n## ")[1:]]
+    return {section.split()[1]: section for section in sections}
 
 
 def _totals(found: dict[str, Any]) -> str:

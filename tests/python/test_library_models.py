@@ -93,6 +93,11 @@ def test_results_are_kept_and_counted(suite, tmp_path):
     text = page.document(Results(tmp_path / "results.json"))
     assert "Three functions: 2 models." in text
     assert "| built | 1 | 0 |" in text and "| staged | 0 | 1 |" in text
+    others = Results(tmp_path / "others.json")  # results of another suite leave what the page says of this one
+    other = next(name for name in library_models.SUITES if name != "ours")
+    others.put(other, "net", {"state": "right", "built": False, "version": "2.0", **figures})
+    both = page.document(others, text)
+    assert text[text.index("## ours") :] in both and f"## {other} 2.0" in both and both == page.document(others, both)
     assert "| shapes | refused | no fixed \\| shape |" in text and "| signs | built | 4 | 5 of 6 | 2.5 | 300 | 0.5 |" in text
 
 

@@ -69,6 +69,7 @@ from dycl_tvm.frontend.trace.values.grown_pooling import SIZED as POOLS
 from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
 from dycl_tvm.frontend.trace.values.grown_reshape import HANDLERS as RESHAPE
+from dycl_tvm.frontend.trace.values.grown_reshape import SIZED as SHAPES
 from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
@@ -272,6 +273,7 @@ SIZED: dict[Any, Handler] = {
     **POOLS,
     **GRIDS,
     **RESIZE,
+    **SHAPES,
     torch.arange: arange,
     torch.linspace: linspace,
     **dict.fromkeys([torch.topk, _T.topk], topk),

@@ -21,8 +21,9 @@ from dycl_tvm.frontend.trace.session import apart, current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values.aligned import broadcast, is_same
 from dycl_tvm.frontend.trace.values.arguments import leaves, map_tensors, tensors_of
-from dycl_tvm.frontend.trace.values.extents import Extent, as_number, as_size, bounds_of, is_size
-from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, copied_or_itself, cut, grown, number
+from dycl_tvm.frontend.trace.values.extents import INTEGERS, Extent, as_number, as_size, bounds_of, is_size
+from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, copied_or_itself, cut, grown, number, rank_of
+from dycl_tvm.frontend.trace.values.grown_formats import suggested_order
 from dycl_tvm.frontend.trace.values.grown_rules import named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.layouts import meta_of, strides_of
@@ -30,6 +31,7 @@ from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.frontend.trace.values.recorder import dispatch, to_tensor
 from dycl_tvm.frontend.trace.values.storage import DTYPES
+from dycl_tvm.frontend.trace.values.tensors import known_numbers
 
 _T = torch.Tensor
 Handler = Callable[..., Any]
@@ -55,7 +57,10 @@ def flat(sizes: tuple[Any, ...]) -> list[Any]:
 
 
 def _plain(n: Any) -> Any:
-    """Return a number of the run that can only be one as that."""
+    """Return a number of the run that can only be one as that, and a tensor of rank 0 that holds a known one as this one."""
+    if isinstance(n, torch.Tensor):
+        held = known_numbers(n) if not rank_of(n) and n.dtype in INTEGERS else None
+        return n if held is None else held
     known = n.node.bounds if is_symbolic(n) and n.node.length is None else None
     return known[0] if known is not None and known[0] == known[1] else n
 
@@ -203,22 +208,29 @@ def converted(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Convert to a type, which the other arguments give; what has it already is itself the result."""
     if not isinstance(x, Grown):
         return func(x, *map(buffer_of, args), **{k: buffer_of(v) for k, v in kwargs.items()})
-    t = x
-    if "memory_format" in kwargs or torch.memory_format in map(type, args):
+    t, form = x, kwargs.pop("memory_format", None) or torch.preserve_format
+    if form not in (torch.preserve_format, torch.contiguous_format) or torch.memory_format in map(type, args):
         return refuse_call(func, t, args, kwargs)
     whole = t.padded()
     other = [a.padded() if isinstance(a, Grown) else a for a in args]
     result = func(whole, *other, **{k: v.padded() if isinstance(v, Grown) else v for k, v in kwargs.items()})
-    if result is whole:
-        return t
+    if result is whole:  # PyTorch copies then what suggests another order, and nothing else that is not in order
+        in_order = form is torch.preserve_format or suggested_order(t) == tuple(range(t.dim_()))
+        return t if in_order else refuse_call(func, t)
     made: Grown = cut(result, t.lengths)  # type: ignore[assignment]  # it grows
-    made.order, made.below = t.order, t.below if not made.is_floating() and made.element_bytes() >= 4 else None
+    made.order = t.order if form is torch.preserve_format else tuple(range(t.dim_()))
+    made.below = t.below if not made.is_floating() and made.element_bytes() >= 4 else None
     return made
 
 
 def typed(func: Any, x: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """Convert to a type of elements; without one, PyTorch says which there is."""
     return converted(_T.to, x, dtype) if isinstance(dtype, torch.dtype) else refuse_call(func, x)
+
+
+def as_tensor(func: Any, t: Grown, **asked: Any) -> Any:
+    """Return the tensor itself, or what it is of another type."""
+    return converted(_T.to, t, **{name: x for name, x in asked.items() if x is not None})
 
 
 def contiguous(func: Any, t: Grown, memory_format: Any = torch.contiguous_format) -> Any:
@@ -470,6 +482,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(named("detach", torch, _T), detached),
     **dict.fromkeys(named(_CONVERSIONS, _T), converted),
     _T.contiguous: contiguous,
+    torch.as_tensor: as_tensor,
     _T.type: typed,
     **dict.fromkeys([torch.softmax, _T.softmax, F.softmax, torch.log_softmax, _T.log_softmax, F.log_softmax], softmax),
     **dict.fromkeys([torch.sum, _T.sum], reduction(lambda dtype: 0)),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -102,10 +104,11 @@ def einsum(func: Any, equation: Any, *operands: Any) -> Any:
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
     tensors: list[torch.Tensor] = list(given)
     found = next(t for t in tensors if isinstance(t, Grown))
-    inputs, arrow, output = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
-    terms = inputs.split(",")
-    if not arrow or "." in equation or any(len(term) != rank_of(t) for term, t in zip(terms, tensors)) or len(terms) != len(tensors):
+    written = _written_out(equation, list(map(rank_of, tensors))) if isinstance(equation, str) else None
+    if written is None:
         return refuse_call(func, found)
+    terms, output = written
+    equation = f"{','.join(terms)}->{output}"
     lengths: dict[int, Extent] = {}
     wholes = [buffer_of(t) for t in tensors]
     for letter in dict.fromkeys(term[d] for term, t in zip(terms, tensors) if isinstance(t, Grown) for d in t.lengths):
@@ -124,6 +127,26 @@ def einsum(func: Any, equation: Any, *operands: Any) -> Any:
         if letter in output:
             lengths[output.index(letter)] = length
     return new_in(func(equation, *wholes), lengths, _is_made_in_order(equation, terms, tensors))
+
+
+def _written_out(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | None:
+    """Return the letters of operands and of the result, with some for an ellipsis; None for what PyTorch does not read so."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(ranks) or any(term.count("...") > 1 for term in (*terms, output)):
+        return None
+    left = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks)]
+    if any(n < 0 or (n and "..." not in term) for term, n in zip(terms, left)):
+        return None
+    letters = [c for c in string.ascii_letters if c not in equation]
+    most = max(left)
+    if not arrow:
+        own = inputs.replace(",", "").replace(".", "")
+        output = "..." + "".join(sorted(c for c in own if own.count(c) == 1))
+    if most > len(letters):
+        return None
+    terms = [term.replace("...", "".join(letters[most - n : most])) for term, n in zip(terms, left)]
+    return terms, output.replace("...", "".join(letters[:most]))
 
 
 def _is_made_in_order(equation: str, terms: list[str], tensors: list[torch.Tensor]) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import fitted, is_same
-from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of
+from dycl_tvm.frontend.trace.values.extents import Extent, bounds_of, extent_of, largest_of
 from dycl_tvm.frontend.trace.values.grown import Grown, cut, number
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
@@ -26,6 +26,7 @@ from dycl_tvm.frontend.trace.values.grown_math import (
     count_in,
     dtype_of,
     flat,
+    is_contiguous,
     moved_apart,
     multiplied,
     new_in,
@@ -42,6 +43,8 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.products import Factors, factors_of, without
+from dycl_tvm.frontend.trace.values.raising import limit
+from dycl_tvm.frontend.trace.values.tensors import storage_of
 
 _T = torch.Tensor
 
@@ -102,7 +105,7 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
             return _in_order(func, t, wanted)
         at = asked[0]
         require(number(t.length) == wanted[at], RuntimeError("the shape is invalid for the number of elements"))
-        t = _as_long_as(t, length)
+        t = _as_long_as(t, t.along, length)
     if at is None or not is_same(length, t.length):
         return _in_order(func, t, wanted)
     if -1 in (left := [n for i, n in enumerate(wanted) if i != at]):
@@ -113,18 +116,19 @@ def _of_one(func: Any, t: Grown, wanted: list[Any]) -> Any:
     if math.prod(wanted[:at]) != math.prod(shape[: t.along]) or math.prod(wanted[at + 1 :]) != math.prod(shape[t.along + 1 :]):
         wanted[at] = -1
         return _in_order(func, t, wanted)
+    sizes: list[Extent] = [t.length if d == at else n for d, n in enumerate(wanted)]
     wanted[at] = t.buffer.shape[t.along]
-    if not _is_joined(t, [t.length if d == at else n for d, n in enumerate(wanted)]):  # it is a view, or a copy
+    if not _is_joined(t, sizes):  # it is a view, or a copy
         if func is _T.view:
             return refuse_call(func, t)
         t.storage_.growing = t.decision
-    return as_exact_as(t, new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_))
+    return _viewed(t, sizes, as_exact_as(t, new_in(func(t.padded(), wanted), {at: t.length}, t.contiguous_)))
 
 
-def _as_long_as(t: Grown, length: Length) -> Grown:
-    """Return a tensor with another length, which is as large in this call: the program asks for it by that."""
-    whole = fitted(t.padded(), t.along, length.bounds[1])
-    made: Grown = cut(whole, {t.along: length})  # type: ignore[assignment]  # it has a length
+def _as_long_as(t: Grown, along: int, length: Length) -> Grown:
+    """Return a tensor with another length along a dimension, which is as large in this call: the program asks for it by that."""
+    whole = fitted(t.padded(), along, length.bounds[1])
+    made: Grown = cut(whole, {**t.lengths, along: length})  # type: ignore[assignment]  # it has a length
     made.order, made.gaps, made.below = t.order, t.gaps, t.below
     stands_for_a_view(made, t)
     return made
@@ -193,6 +197,8 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
         asked[asked.index(-1)] = _left_over(func, t, asked)
     groups = _groups(_sizes(t), asked)
     if groups is None or not all(_is_view(t, asked, *group) for group in groups):
+        if func is _T.view and not _is_joined(t, asked) and (aligned := _aligned(t, asked)) is not None:
+            return _of_several(func, aligned, wanted)
         return _moved(func, t, asked, t.contiguous_ or (groups is not None and _is_in_order(t, groups)))
     whole, shape = t.padded(), [n if isinstance(n, int) else 0 for n in asked]
     cut_off = False
@@ -213,7 +219,41 @@ def _of_several(func: Any, t: Grown, wanted: list[Any]) -> Any:
     made = new_in(whole.reshape(shape), {d: n for d, n in enumerate(asked) if isinstance(n, Length)}, in_order)
     if cut_off:
         stands_for_a_view(made, t)
-    return as_exact_as(t, made)
+    return _viewed(t, asked, as_exact_as(t, made))
+
+
+def _viewed(t: Grown, asked: Sequence[Extent], made: torch.Tensor) -> torch.Tensor:
+    """Return what has the elements of a tensor in another shape, in the order in memory that it has if it surely is a view."""
+    groups = _groups(_sizes(t), asked)
+    if not isinstance(made, Grown) or made.contiguous_ or t.order is None or groups is None:
+        return made
+    if not all(own and others and t.is_joined(own) for own, others in groups):
+        return made
+    of = {d: group for group in groups for d in group[0]}
+    order: list[int] = []
+    gaps: set[int] = set()
+    for place, d in enumerate(t.order):
+        others = of[d][1]
+        again = others[0] in order
+        if place in t.gaps:  # in the midst of dimensions that are one now, it is beside one of a single element: before them or behind
+            gaps |= {order.index(others[0]), order.index(others[0]) + len(others)} if again else {len(order)}
+        order += [] if again else list(others)
+    made.order, made.gaps = tuple(order), frozenset(gaps | ({len(order)} if len(t.order) in t.gaps else set()))
+    return made
+
+
+def _aligned(t: Grown, asked: Sequence[Extent]) -> Grown | None:
+    """Return a tensor with the length by which a program calls one of its dimensions, where it is not known that both are one number.
+
+    Whether another shape is a view is known only if they are: a call in which they are not ends.
+    """
+    sizes = _sizes(t)
+    differing = [d for d in t.lengths if d >= len(asked) or not is_same(sizes[d], asked[d])]
+    length = asked[differing[0]] if len(differing) == 1 and differing[0] < len(asked) else None
+    if not isinstance(length, Length) or not all(is_same(sizes[d], asked[d]) for d in range(differing[0])):
+        return None
+    limit(scalars.operand_of(number(t.lengths[differing[0]]) == number(length)), "view() of a tensor takes another size for its own")
+    return _as_long_as(t, differing[0], length)
 
 
 def _is_joined(t: Grown, asked: Sequence[Extent]) -> bool:
@@ -335,7 +375,37 @@ def _number(factors: Factors) -> Any:
     return made if not lengths else multiplied(lengths) if made == 1 else multiplied(lengths) * made
 
 
+# -- no length -----------------------------------------------------------------------------------------------------------------
+def reshape_plain(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
+    """Give a tensor of fixed shape another one, of which some sizes are numbers of the run."""
+    asked = [n if type(n) is int else length_of_size(n) for n in flat(sizes)]
+    if None in asked or asked.count(-1) > 1 or not x.numel() or (func is _T.view and not is_contiguous(x)):
+        return NotImplemented
+    lengths = [n for n in asked if isinstance(n, Length)]
+    if not lengths:
+        return func(x, asked)
+    count, left = divmod(x.numel(), math.prod(n for n in asked if type(n) is int and n != -1) or x.numel() + 1)
+    if left:
+        return NotImplemented
+    wrong, others = RuntimeError("the shape is invalid for the number of elements"), multiplied(lengths)
+    if -1 in asked:
+        least, most = [math.prod(n.bounds[k] for n in lengths) for k in (0, 1)]
+        found = count // largest_of(others, 1)
+        require(others * found == count, wrong)
+        asked[asked.index(-1)] = extent_of(found, count // max(most, 1), count // max(least, 1))
+    else:
+        require(others == count, wrong)
+        if len(lengths) == 1:  # there is one such number
+            return func(x, [n if type(n) is int else count for n in asked])
+    made = new_in(moved_apart(x.reshape(-1), asked), dict(enumerate(asked)))
+    if isinstance(made, Grown):  # it stands for a view
+        made.storage_.growing = storage_of(x).growing = made.decision
+    return made
+
+
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([_T.flatten, torch.flatten], flatten),
     **dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape),
 }
+#: Of tensors of fixed shape, by sizes that are numbers of the run.
+SIZED: dict[Any, Handler] = dict.fromkeys([_T.reshape, _T.view, torch.reshape], reshape_plain)

@@ -28,6 +28,7 @@ from dycl_tvm.frontend.trace.values.grown_formats import laid_out, order_of_join
 from dycl_tvm.frontend.trace.values.grown_math import (
     as_exact_as,
     buffer_of,
+    converted,
     dtype_of,
     filled,
     flat,
@@ -89,10 +90,11 @@ MOST_ELEMENTS = 1 << 16
 def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     first = next(t for t in tensors if isinstance(t, Grown))
     rest = [t for t in tensors if isinstance(t, Grown) or t.dim() != 1 or t.shape[0]]  # PyTorch leaves out what is empty and of rank 1
-    if any(rank_of(t) != first.dim_() or dtype_of(t) != dtype_of(first) for t in rest):
+    if any(rank_of(t) != first.dim_() for t in rest):
         return refuse_call(func, first)
     dim = dim % first.dim_()
-    order = order_of_joined(tensors)
+    order, dtype = order_of_joined(tensors), functools.reduce(torch.promote_types, map(dtype_of, tensors))
+    rest = [t if dtype_of(t) == dtype else converted(_T.to, t, dtype) for t in rest]
     parts: list[Extent] = [extent_at(t, first.dim_() - dim) for t in rest]  # type: ignore[misc]  # all have the dimension
     buffers, extents = equalized_in(rest, [d for d in dims_of(rest) if d != dim])
     if all(isinstance(n, int) for n in parts):
@@ -101,7 +103,7 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     if len(others) > 1:
         return refuse_call(func, first)
     if len(rest) == 1:
-        return laid_out(cut(first.padded().clone(), first.lengths), order, first)
+        return laid_out(cut(buffers[0].clone(), first.lengths), order, first)
     whole, length, total = buffers[0], parts[0], all_of_a_split(parts)
     for added, more in zip(buffers[1:], parts[1:]):
         whole, length = _with_behind(whole, length, added, more, dim, None if total is None else bounds_of(total)[1])
@@ -235,12 +237,10 @@ def expand(func: Any, x: torch.Tensor, *sizes: Any) -> Any:
                 return _spread(func, x, wanted)
             wanted[d + more], lengths[d + more] = -1, length
     without_open_size(wanted, "expand() means the tensor's own")
-    asked = lengths_among(wanted)
-    if asked is None or (not asked and not isinstance(x, Grown)) or any(d >= more and buffer_of(x).shape[d - more] != 1 for d in asked):
+    rooms, asked = rooms_and_lengths(wanted) or (None, {})
+    if rooms is None or not (asked or lengths) or any(d >= more and buffer_of(x).shape[d - more] != 1 for d in asked):
         return refuse_call(func, x) if isinstance(x, Grown) else NotImplemented
-    for d, length in asked.items():
-        wanted[d] = most_of(length)
-    made: Grown = cut(buffer_of(x).expand(wanted), lengths | asked)  # type: ignore[assignment]  # it has lengths
+    made: Grown = cut(buffer_of(x).expand(rooms), lengths | asked)  # type: ignore[assignment]  # it has lengths
     order = x.order if isinstance(x, Grown) else tuple(range(x.dim())) if is_contiguous(x) else None
     if order is not None:
         made.order = (*range(more), *[d + more for d in order])
@@ -298,25 +298,21 @@ def one_length(sizes: Sequence[Any]) -> tuple[int | None, Any]:
     return (at[0], length) if isinstance(length, Length) else (None, None)
 
 
-def lengths_among(sizes: Sequence[Any]) -> dict[int, Length] | None:
-    """Return which sizes are lengths; None if another is a number of the run."""
-    found = {d: length_of_size(n) for d, n in enumerate(sizes) if scalars.is_symbolic(n)}
-    plain = are_plain([n for n in sizes if not scalars.is_symbolic(n)])
-    return found if plain and all(isinstance(n, Length) for n in found.values()) else None
+def rooms_and_lengths(sizes: Sequence[Any]) -> tuple[list[int], dict[int, Length]] | None:
+    """Return how large a buffer for some sizes is, and which of them are lengths; None if one is no size that is known so far."""
+    found = [length_of_size(n) if scalars.is_symbolic(n) else n for n in sizes]
+    if not all(type(n) is int or isinstance(n, Length) for n in found):
+        return None
+    return [most_of(n) if isinstance(n, Length) else n for n in found], {d: n for d, n in enumerate(found) if isinstance(n, Length)}
 
 
 def squeeze(func: Any, t: Grown, dim: Any = None) -> Any:
     dims = [d % t.dim_() for d in flat((dim,))] if dim is not None else list(range(t.dim_()))
     ones = [d for d in dims if d in t.lengths and as_number(t.lengths[d]) == 1]  # the paths part
-    if ones:
-        part: torch.Tensor = t.padded()
-        for d in ones:
-            part = part.narrow(d, 0, 1)
-        return cut(part, {d: n for d, n in t.lengths.items() if d not in ones}).squeeze(dims)
-    gone = [d for d in dims if d not in t.lengths and t.buffer.shape[d] == 1]
+    gone = [d for d in dims if d in ones or (d not in t.lengths and t.buffer.shape[d] == 1)]
     whole: torch.Tensor = t.padded()
     for d in sorted(gone, reverse=True):
-        whole = whole.squeeze(d)
+        whole = whole.narrow(d, 0, 1).squeeze(d)
     return new_in(whole, left_of(t, gone), t.contiguous_)
 
 
@@ -443,13 +439,16 @@ def most_of(length: Length) -> int:
 
 
 def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
-    if "memory_format" in kwargs:
+    form = kwargs.pop("memory_format", None) or torch.preserve_format
+    if form not in (torch.preserve_format, torch.contiguous_format):
         return refuse_call(func, t)
-    return new_in(func(t.padded(), *args, **kwargs).clone(), t.lengths, t.contiguous_)
+    return new_in(func(t.padded(), *args, **kwargs).clone(), t.lengths, t.contiguous_ or form is torch.contiguous_format)
 
 
 def full(func: Any, *args: Any, **kwargs: Any) -> Any:
     like, sizes = (args[:1], args[1:]) if func in _LIKE_ANOTHER else ((), args)
+    if "size" in kwargs:
+        sizes = (kwargs.pop("size"), *sizes)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
@@ -457,12 +456,11 @@ def full(func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*buffers, *sizes, **kwargs)
     if are_plain(wanted):
         return func(*buffers, wanted, *rest, **kwargs)
-    lengths = lengths_among(wanted)
-    if lengths is None:
+    found = rooms_and_lengths(wanted)
+    if found is None:
         return NotImplemented
-    for d, length in lengths.items():
-        wanted[d] = most_of(length)
-    return new_in(func(*buffers, wanted, *rest, **kwargs).clone(), lengths)
+    rooms, lengths = found
+    return new_in(func(*buffers, rooms, *rest, **kwargs).clone(), lengths)
 
 
 _LIKE_ANOTHER = (_T.new_ones, _T.new_zeros, _T.new_full, _T.new_empty)

@@ -15,6 +15,8 @@ def bounds_after(op: str, of_a: Bounds | None, of_b: Bounds | None, b: Any) -> B
         of_b = (b, b)
     positive = of_b is not None and of_b[0] > 0
     if op == "mod" and of_b is not None and positive:
+        if of_a is not None and of_b[0] == of_b[1] and of_a[0] // of_b[0] == of_a[1] // of_b[0]:  # all have one quotient
+            return (of_a[0] % of_b[0], of_a[1] % of_b[0])
         return (0, of_b[1] - 1)
     if of_a is None or of_b is None or not (op in ("add", "sub", "mul") or (op == "floordiv" and positive)):
         return None

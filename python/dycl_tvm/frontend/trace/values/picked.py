@@ -21,10 +21,11 @@ from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     at_front,
     buffer_of,
+    count_in,
     dtype_of,
     filled,
-    multiplied,
     new,
+    new_in,
     refuse_call,
     valid,
 )
@@ -210,17 +211,24 @@ def masked_select(func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
 
 
 def masked_scatter(func: Any, target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
-    """Put the elements of a tensor, in their order, where a mask that broadcasts is true."""
-    if isinstance(target, Grown) or isinstance(mask, Grown) or not isinstance(source, Grown):
+    """Put the elements of a tensor, in their order, where a mask is true, with which the target broadcasts."""
+    agreed = broadcast([target, mask])
+    if agreed is None or dtype_of(mask) != torch.bool:
         return refuse_call(func, target, mask, source)
-    if dtype_of(source) != target.dtype:
+    if dtype_of(source) != dtype_of(target):
         raise of_program(RuntimeError("masked_scatter: expected self and source to have same dtypes"))
-    mask = mask.expand(target.shape)
-    flat, room = at_front(source).reshape(-1), math.prod(n for d, n in enumerate(source.buffer.shape) if d not in source.lengths)
+    wholes, extents = agreed
+    target, mask = torch.broadcast_tensors(*[wholes.get(id(t), t) for t in (target, mask)])
+    lengths = {mask.dim() - from_end: n for from_end, n in extents.items() if isinstance(n, Length)}
+    for d, length in lengths.items():
+        mask = mask & valid(length, int(mask.shape[d]), mask.dim(), d)
+    if isinstance(source, Grown):
+        flat, there = at_front(source).reshape(-1), count_in(source, range(source.dim_()))
+    else:
+        flat, there = source.reshape(-1), source.numel()
     few = RuntimeError("masked_scatter: expected the source to have at least as many elements as the mask has true ones")
-    require(as_number(found(mask, mask)[1]) <= multiplied(source.lengths.values()) * room, few)
-    made = _scattered(target, mask, flat)
-    return made
+    require(as_number(found(mask, mask)[1]) <= there, few)
+    return new_in(_scattered(target, mask, flat) if flat.shape[0] else target.clone(), lengths)
 
 
 def put_by_mask(func: Any, t: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:

@@ -57,7 +57,8 @@ def form_after(op: str, a: Any, b: Any) -> Form | None:
         sum_, times = (of_a, of_b.constant) if of_a.terms else (of_b, of_a.constant)
         return Form({}).plus(sum_, times)
     if op in ("floordiv", "mod") and not of_b.terms and of_b.constant > 0:
-        quotient = of_a.over(of_b.constant)
+        least, most = [n // of_b.constant for n in ((a, a) if type(a) is int else a.node.bounds)]
+        quotient = Form({}, least) if least == most else of_a.over(of_b.constant)
         return quotient if op == "floordiv" else of_a.plus(quotient, -of_b.constant)
     return None
 
