@@ -22,6 +22,7 @@ from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, eve
 from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
 from dycl_tvm.backends.tir_cpu.families.conv_direct import DirectMaker
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
+from dycl_tvm.backends.tir_cpu.families.products import ProductMaker
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.masked import AROUND, Masks, take_masks, within
@@ -340,7 +341,7 @@ class _Planner:
                 inputs[:_ATTENDED] = [lst.root(n) for n in inputs[:_ATTENDED]]
                 arrays = [lst.types[n].shape for n in inputs[:_ATTENDED]]
                 own = self._own_of(lst, call, outputs[0])
-                keys = None if not own or own[0] is None else maker.read(own[0], self.bounds)
+                keys = None if not own or (used := outer(own[0])) is None else maker.read(used, self.bounds)
                 read[:_ATTENDED] = of_attention(maker.work, outputs[0], arrays, self.bounds, keys)
             if call.outputs[0] in self.masks[name]:
                 read[0] = within(read[0], self.masks[name][call.outputs[0]], self.bounds)
@@ -382,10 +383,10 @@ class _Planner:
         sizes = (*sizes_of(own), *sizes_of(wanted)) if self.as_inputs else ()
         return replace(call, symbol=self.table.front(call.symbol, wanted, own), sizes=sizes)
 
-    def _own_of(self, lst: CallList, call: Call, wanted: Wanted) -> tuple[Extent | None, ...]:
+    def _own_of(self, lst: CallList, call: Call, wanted: Wanted) -> tuple[Limit | None, ...]:
         """Return what the loops of a kernel are to ask themselves, as its maker takes it; nothing if they ask no size of the call."""
         maker = self.table.maker_of.get(call.symbol)
-        own: tuple[Extent | None, ...] = ()
+        own: tuple[Limit | None, ...] = ()
         if isinstance(maker, AttentionMaker):
             own = (self._keys_of(maker, lst, call, wanted),)
         elif isinstance(maker, WinogradMaker):
@@ -394,6 +395,8 @@ class _Planner:
             own = (images, rows, columns, *(masks.get(dim) for dim in AROUND))
         elif isinstance(maker, DirectMaker) and outer(wanted[3]) is not None:
             own = (outer(wanted[2]), outer(wanted[3]))
+        elif isinstance(maker, ProductMaker):
+            own = maker.own(wanted, self.bounds)
         return own if sizes_of(own) else ()
 
     def _keys_of(self, maker: AttentionMaker, lst: CallList, call: Call, wanted: Wanted) -> Extent | None:

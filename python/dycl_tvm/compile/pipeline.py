@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from dycl_tvm.backends.extents import Extent, Wanted
+from dycl_tvm.backends.extents import Limit, Wanted
 from dycl_tvm.backends.front import with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.family import Maker
@@ -124,7 +124,7 @@ class KernelSet:
             self.maker_of[symbol] = self.makers[gv.name_hint]
         return symbol
 
-    def front(self, symbol: str, wanted: Wanted, own: Sequence[Extent | None]) -> str:
+    def front(self, symbol: str, wanted: Wanted, own: Sequence[Limit | None]) -> str:
         """Return the symbol of the kernel that computes only what is wanted of the output of another one; ``own`` is its maker's."""
         key = (symbol, wanted, tuple(own))
         if key not in self._fronts:

@@ -21,6 +21,7 @@ from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import WinogradPlan
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Maker
 from dycl_tvm.backends.tir_cpu.families.matmul import matmul
 from dycl_tvm.backends.tir_cpu.families.normalisation import group_norm, layer_norm
+from dycl_tvm.backends.tir_cpu.families.products import ProductMaker
 from dycl_tvm.backends.tir_cpu.families.softmax import softmax
 from dycl_tvm.backends.tir_cpu.fuse import epilogue_of, operands_of
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
@@ -364,7 +365,7 @@ class Kernels:
         result = out.call(
             _name(f"{'conv2d' if match.is_product(node) else 'matmul'}_{chosen.name}", node),
             key,
-            lambda: chosen.kernel(self.machine, epilogue),
+            ProductMaker(chosen, self.selector.fewer(chosen), self.machine, epilogue),
             args,
             work.y,
             [(0, 1), (), *(_same(t, work.y) for t in operands)],

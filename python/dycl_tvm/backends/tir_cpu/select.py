@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import tvm_ffi
+
 from dycl_tvm.backends.tir_cpu import tuning
 from dycl_tvm.backends.tir_cpu.database import Choice, Database, key_of
 from dycl_tvm.backends.tir_cpu.families import (
@@ -29,6 +31,7 @@ from dycl_tvm.backends.tir_cpu.families import (
     weights_only,
 )
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Family, W
+from dycl_tvm.backends.tir_cpu.families.products import first_rows
 from dycl_tvm.backends.tir_cpu.options import Accuracy, KernelOptions
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -60,6 +63,10 @@ _ROUNDED: dict[Accuracy, tuple[str, ...]] = {"bf16": ("bfloat16",), "bf16x3": ("
 #: What streaming of weights reaches, over the machine's bandwidth; and the part of the shorter of streaming and computing that the longer
 #: does not hide.
 _STREAM, _OVERLAP = 1.7, 0.4
+
+
+#: Rows for which a product may have a body of its own, and how many times as many rows are to be computed without it.
+_FEW_ROWS, _WASTED = (1, 2), 1.3
 
 
 class Selector:
@@ -105,6 +112,26 @@ class Selector:
     def product(self, work: Dense) -> Candidate[Dense] | None:
         """Return how a product with constant right side is computed, or None."""
         return self._choose(self._products, work, PRODUCTS)
+
+    def fewer(self, chosen: Candidate[Dense]) -> tuple[Candidate[Dense], ...]:
+        """Return how few rows of a product are computed where calls decide how many there are, the fewest first.
+
+        That is for numbers of rows of which the chosen kernel computes more than :data:`_WASTED` times as many, in whole tiles. Each reads
+        the weights as they are packed for it.
+        """
+        tile, found = getattr(chosen.plan, "rows", 1), []
+        for rows in _FEW_ROWS if self.varied and tile else ():
+            work = first_rows(chosen.work, rows)
+            if work is not None and -(-rows // tile) * tile > _WASTED * rows:
+                ranked = sorted(self._candidates(work, PRODUCTS), key=self._seconds_of)
+                found += [c for c in ranked if self._packs_alike(c, chosen)][:1]
+        return tuple(found)
+
+    def _packs_alike(self, a: Candidate[Dense], b: Candidate[Dense]) -> bool:
+        """Whether two kernels read the same packed weights."""
+        if a.work.dtypes != b.work.dtypes or a.packed(self.machine) != b.packed(self.machine):
+            return False
+        return bool(tvm_ffi.structural_equal(a.pack(self.machine), b.pack(self.machine), map_free_vars=True))
 
     def choices(self) -> int:
         """Return for how many workloads a plan was chosen."""

@@ -27,7 +27,7 @@ from tvm import tirx
 from tvm.ir.expr import Var
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.extents import Bounds, Extent
+from dycl_tvm.backends.extents import Bounds, Extent, Limit, outer
 from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, has_instructions, multiply_add_pairs, zipped
 from dycl_tvm.backends.tir_cpu.words.bf16 import pairs as words_of
@@ -207,9 +207,9 @@ class AttentionMaker(Maker):
     between: Epilogue
     epilogue: Epilogue
 
-    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+    def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc, as :func:`kernel` does."""
-        return kernel(self.work, self.machine, self.between, self.epilogue, own[0] if own else None)
+        return kernel(self.work, self.machine, self.between, self.epilogue, outer(own[0]) if own else None)
 
     def read(self, used: Extent, bounds: Bounds) -> Extent | None:
         """Return how many keys are looked at where so many count; None for all."""

@@ -30,7 +30,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.extents import Extent, sizes_of
+from dycl_tvm.backends.extents import Limit, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape, WinogradPlan
 from dycl_tvm.backends.tir_cpu.families.family import Maker
@@ -113,11 +113,11 @@ class WinogradMaker(Maker):
     machine: Machine
     epilogue: Epilogue
 
-    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+    def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
         s = Shape.of(self.work, self.plan, self.machine)
         seconds = [each for _, each in launches(s, self.plan.split, work_of(s, self.machine))]
-        loops = Loops(s, self.machine, self.epilogue, self.plan.split, seconds, own)
+        loops = Loops(s, self.machine, self.epilogue, self.plan.split, seconds, [*map(outer, own)])
         *inputs, y = weighted_buffers(self.work.x, FAMILY.packed(self.work, self.plan, self.machine), self.epilogue, self.work.y)
         sizes = [(f"length_{k}", (), "int64") for k in sizes_of(own)]
         return prim_func([*inputs, *sizes, y], loops.emit)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from dycl_tvm.backends.extents import Extent
+from dycl_tvm.backends.extents import Limit
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Dense, Epilogue, Tensor
@@ -42,7 +42,7 @@ class Maker(ABC):
     """Makes a kernel; also one whose loops ask sizes of the call themselves, where tests of trips would come too late."""
 
     @abstractmethod
-    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+    def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc. The sizes that ``own`` asks for are inputs before the output, in order, each an int64."""
 
 

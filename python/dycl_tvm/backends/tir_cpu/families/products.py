@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Products of which calls decide how many rows there are: a kernel of more than one body, chosen by the rows of the call.
+
+A tile of registers is computed whole, and few rows wait for their weights where many wait for their multiply-adds. So the kernel asks at
+its start whether all rows that are wanted are among the first, and computes those as a product of so few rows is best computed. All
+bodies read the same packed weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from dycl_tvm.backends.extents import Bounds, Extent, Limit, Wanted, parts_of, sizes_of
+from dycl_tvm.backends.front import found, is_one_of
+from dycl_tvm.backends.tir_cpu.families.family import Candidate, Maker
+from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue
+
+_TEXT = "pragma_import_llvm"
+
+
+@dataclass(frozen=True)
+class ProductMaker(Maker):
+    """Makes the kernel of a product, also one with bodies for few rows: its own is what is wanted along the dimensions of rows.
+
+    Attributes
+    ----------
+    product : Candidate
+    fewer : tuple of Candidate
+        Of the first rows alone, the fewest first; each reads the weights as ``product`` does.
+    """
+
+    product: Candidate[Dense]
+    fewer: tuple[Candidate[Dense], ...]
+    machine: Machine
+    epilogue: Epilogue
+
+    def own(self, wanted: Wanted, bounds: Bounds) -> tuple[Limit | None, ...]:
+        """Return what the kernel is to ask for where this much is wanted: nothing if no call has so few rows."""
+        rows = tuple(wanted[:-1])
+        least = sum(stride * (min(size, bounds.range(extent)[0]) - 1) for size, stride, extent in _digits(self.product.work, rows))
+        return rows if sizes_of(rows) and self.fewer and least < self.fewer[-1].work.batch * self.fewer[-1].work.m else ()
+
+    def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
+        """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
+        made = self.product.kernel(self.machine, self.epilogue)
+        if not own:
+            return made
+        sizes = sizes_of(own)
+        lengths = {k: tirx.decl_buffer((), "int64", name=f"length_{k}") for k in sizes}
+        last: Any = tirx.const(0, "int64")
+        for _, stride, extent in _digits(self.product.work, own):
+            count = tirx.BufferLoad(lengths[extent.size], []) * extent.factor + extent.constant if extent.factor else extent.constant
+            last = last + (count - 1) * stride
+        body, texts = _without_texts(made.body)
+        for few in reversed(self.fewer):
+            small = few.kernel(self.machine, _of_rows(self.epilogue, few.work))
+            other, same = _without_texts(_in_place_of(small, made.params))
+            if same != texts or not tvm_ffi.structural_equal(small.attrs, made.attrs):
+                continue  # functions or instructions of its own
+            body = tirx.IfThenElse(last < few.work.batch * few.work.m, other, body)
+        for text in reversed(texts):
+            body = tirx.AttrStmt(tirx.const(0, "int32"), _TEXT, tvm.ir.StringImm(text), body)
+        *inputs, y = made.params
+        return tirx.PrimFunc([*inputs, *(lengths[k] for k in sizes), y], body, made.ret_type, made.attrs)
+
+
+def first_rows(work: Dense, rows: int) -> Dense | None:
+    """Return the product of the first rows alone, whose elements have the same indices; None if there are no more than these."""
+    if work.batch * work.m <= rows:
+        return None
+    if work.m == 1:
+        return replace(work, batch=rows)
+    return replace(work, batch=1, m=rows) if rows <= work.m else None
+
+
+def _digits(work: Dense, rows: Sequence[Limit | None]) -> list[tuple[int, int, Extent]]:
+    """Return of each dimension that counts rows its size, how many rows are from one place to the next, and how many places are wanted."""
+    parts = [part for size, limit in zip((work.batch, work.m), rows, strict=True) for part in parts_of(size, limit)]
+    strides = [math.prod(size for size, _ in parts[k + 1 :]) for k in range(len(parts))]
+    return [(size, stride, Extent.number(size) if e is None else e) for (size, e), stride in zip(parts, strides)]
+
+
+def _of_rows(epilogue: Epilogue, work: Dense) -> Epilogue:
+    """Return an epilogue whose operands are as large as the results of a product of fewer rows."""
+    most = (work.batch, work.m, work.n)
+    cut = [replace(t, shape=tuple(map(min, t.shape, most[3 - len(t.shape) :]))) for t in epilogue.operands]
+    return replace(epilogue, operands=tuple(cut))
+
+
+def _in_place_of(fn: Any, params: Sequence[Any]) -> Any:
+    """Return the body of a function on the tensors of another one, of which it knows the first rows."""
+    own = list(fn.params)
+
+    def other(buffer: Any) -> Any:
+        return next((p for b, p in zip(own, params, strict=True) if b.same_as(buffer)), buffer)
+
+    body = tvm_ffi.structural_map(
+        fn.body,
+        [
+            (TensorLoad, lambda load: tirx.BufferLoad(other(load.source), list(load.indices))),
+            (tirx.BufferStore, lambda s: tirx.BufferStore(other(s.buffer), s.value, list(s.indices))),
+        ],
+    )
+    known = [v.source for v in found(body, TensorLoad)] + [s.buffer for s in found(body, tirx.BufferStore)]
+    raw = [c for c in found(body, tvm.ir.Call) if getattr(c.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr")]
+    assert not raw and not any(is_one_of(b, own) for b in known), "a product names its tensors by their elements"
+    return body
+
+
+def _without_texts(body: Any) -> tuple[Any, list[str]]:
+    """Return a body without the functions in LLVM's language around it, and these."""
+    texts = []
+    while isinstance(body, tirx.AttrStmt) and body.attr_key == _TEXT:
+        texts.append(str(body.value.value))
+        body = body.body
+    return body, texts
