@@ -155,6 +155,10 @@ class Network:
         sizes, generator = random.Random(2), torch.Generator().manual_seed(2)
         return [self.draw(generator, [sizes.randrange(self.least, self.most + 1, self.step) for _ in self.dims]) for _ in range(n)]
 
+    def range(self) -> str:
+        """Say between which sizes inputs are."""
+        return f"{' and '.join(self.dims.values())} from {self.least} to {self.most}"
+
     def shapes(self, dim: Callable[..., Any]) -> tuple[dict[int, Any]]:
         """Return the dynamic shapes, in the words of ``dim``, a ``Dim``."""
         low, high = self.least // self.step, self.most // self.step
