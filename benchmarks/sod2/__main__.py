@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from shared import geometric_mean, take_turns
-from sod2.contenders import CONTENDERS, work
+from shared import geometric_mean, in_another_process, take_turns
+from sod2.contenders import CONTENDERS, work, write_cases
 from sod2.networks import NETWORKS
 
 
 def row(name: str, calls: int, rounds: int, seconds: float) -> tuple[str, dict[str, tuple[float, float]]]:
     """Measure a network; return its row in Markdown, and of each peer the time and the memory over ours."""
-    said, found = take_turns(work, {c: (c, name, calls, seconds) for c in CONTENDERS}, rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Path(folder) / "cases.pickle"
+        in_another_process(write_cases, name, calls, cases)
+        said, found = take_turns(work, {c: (c, name, cases, seconds) for c in CONTENDERS}, rounds)
     times = {c: {k: statistics.median(turn[k] for turn in turns) for k in turns[0]} for c, turns in found.items()}
     cells, over, notes = [f"{name}, {NETWORKS[name].range()}"], {}, []
     ours = times.get("ours", {})

@@ -7,12 +7,13 @@ Files are made in another process, so that what a build needs is not counted as 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ Array = np.ndarray[Any, Any]
 Run = Callable[[Array], Any]
 
 
-def _data(name: str, calls: int, folder: Path) -> None:
+def write_cases(name: str, calls: int, path: Path) -> None:
     """Write the inputs, and what eager gives for them."""
     network = NETWORKS[name]
     model = network.model()
     with torch.no_grad():
         cases = [(x.numpy(), _first(model(x))) for x in network.inputs(calls)]
-    (folder / "data.pickle").write_bytes(pickle.dumps(cases))
+    path.write_bytes(pickle.dumps(cases))
 
 
 def _build_ours(name: str, folder: Path) -> None:
@@ -51,18 +52,49 @@ def _write_onnx(name: str, folder: Path) -> None:
     import dycl_tvm
 
     network = NETWORKS[name]
-    if network.gated:  # as If: torch.onnx.export takes no branch on a tensor
-        art = dycl_tvm.build(network.model(), (network.example(),), verify="off", dynamic_shapes=network.shapes(dycl_tvm.Dim))
+    if network.gated:  # torch.onnx.export takes no branch on a tensor
+        art = dycl_tvm.build(network.model(), (network.inputs(1)[0],), verify="off")
         art.export_onnx(folder / "net.onnx")
+        _open(folder / "net.onnx", network.dims)
         return
     shapes = network.shapes(torch.export.Dim)
     torch.onnx.export(network.model(), (network.inputs(1)[0],), folder / "net.onnx", dynamic_shapes=shapes, dynamo=True, verbose=False)
 
 
+def _open(path: Path, dims: Iterable[int]) -> None:
+    """Open dimensions of the input of a model for one size, all of whose operators take any.
+
+    What is exported with open sizes computes at the largest one, behind which it masks, and would be no fair peer. That these networks
+    have no number of the one size in them is seen by their results.
+    """
+    import onnx
+
+    model = onnx.load(path)
+    for d in dims:
+        model.graph.input[0].type.tensor_type.shape.dim[d].dim_param = f"d{d}"
+    graphs = [model.graph]
+    while graphs:
+        graph = graphs.pop()
+        del graph.value_info[:]
+        for output in graph.output:
+            output.type.tensor_type.ClearField("shape")
+        graphs += [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    onnx.save(model, path)
+
+
 def _load_onnxruntime(folder: Path) -> Run:
     session = onnxruntime_session(folder / "net.onnx", 1)
-    inputs = session.get_inputs()
-    return lambda x: session.run(None, {inputs[0].name: x})
+    feed, names = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
+    if "return_site" not in names:
+        return lambda x: session.run(None, {feed: x})
+    about = session.get_modelmeta().custom_metadata_map["dycl_tvm"]
+    first = [names.index(site["outputs"][0]) for site in json.loads(about)["sites"]]
+
+    def run(x: Array) -> Any:
+        made = session.run(None, {feed: x})
+        return made[first[int(made[names.index("return_site")])]]
+
+    return run
 
 
 def _build_tvm(name: str, folder: Path) -> None:
@@ -74,7 +106,7 @@ def _build_tvm(name: str, folder: Path) -> None:
     network = NETWORKS[name]
     with torch.no_grad():
         program = torch.export.export(network.model(), (network.inputs(1)[0],), dynamic_shapes=network.shapes(torch.export.Dim))
-    tvm.compile(from_exported_program(program), target=resolve_target("native").tvm).export_library(str(folder / "net.so"))
+    tvm.compile(from_exported_program(program), target=resolve_target("native").target).export_library(str(folder / "net.so"))
 
 
 def _load_tvm(folder: Path) -> Run:
@@ -112,20 +144,19 @@ def _memory(what: str) -> float:
     return int(found[1]) / 1024
 
 
-def work(connection: Any, contender: str, name: str, calls: int, seconds: float) -> None:
+def work(connection: Any, contender: str, name: str, at: Path, seconds: float) -> None:
     """Load a network and say the most memory that its calls take beyond that; then measure them for each message that comes.
 
-    A contender whose calls would take more than so many seconds in a turn makes as many of them as it can.
+    ``at`` is where the inputs and results of eager are. A contender whose calls would take more than so many seconds in a turn makes as many of them as it can.
     """
     torch.set_num_threads(1)
     os.environ.update(DYCL_NUM_THREADS="1", TVM_NUM_THREADS="1", OMP_NUM_THREADS="1")
     library, prepare, load = CONTENDERS[contender]
-    with tempfile.TemporaryDirectory() as at:
-        folder = Path(at)
+    with tempfile.TemporaryDirectory() as made_in:
+        folder = Path(made_in)
         try:
-            in_another_process(_data, name, calls, folder)
             in_another_process(prepare, name, folder)
-            cases = pickle.loads((folder / "data.pickle").read_bytes())
+            cases = pickle.loads(at.read_bytes())
             importlib.import_module(library)
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
             before = _memory("VmRSS")

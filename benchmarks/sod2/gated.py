@@ -140,7 +140,7 @@ class RANet(nn.Module):
             found = []
             for k in range(2):
                 if before:
-                    x = torch.cat([x, functional.interpolate(before[k], x.shape[2:], mode="bilinear")], 1)
+                    x = torch.cat([x, functional.interpolate(before[k], scale_factor=2.0, mode="bilinear")], 1)
                 x = self.blocks[2 * s + k](x)
                 found.append(x)
                 scores = self.heads[2 * s + k](x.mean((2, 3)))

@@ -125,13 +125,13 @@ def _of_zoo(name: str) -> nn.Module:
 
 def _calibrated(make: Callable[[], Any], calibrate: Callable[[Any, Tensor], None]) -> nn.Module:
     model = make().eval().requires_grad_(False)
-    calibrate(model, batch_of_images(64, 64, torch.Generator().manual_seed(0)))
+    calibrate(model, batch_of_images(64, 32, torch.Generator().manual_seed(0)))
     return model
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network: what draws its input at given sizes, which dimensions are open, and between which sizes, in steps."""
+    """A network: what draws its input at given sizes, which dimensions are open, and between which sizes: so many steps, and ``more``."""
 
     make: Callable[[], nn.Module]
     draw: Callable[[torch.Generator, Any], Tensor]
@@ -140,6 +140,7 @@ class Network:
     most: int
     step: int
     gated: bool = False
+    more: int = 0
 
     def model(self) -> nn.Module:
         """Return the network; equal calls give equal weights."""
@@ -161,9 +162,11 @@ class Network:
 
     def shapes(self, dim: Callable[..., Any]) -> tuple[dict[int, Any]]:
         """Return the dynamic shapes, in the words of ``dim``, a ``Dim``."""
-        low, high = self.least // self.step, self.most // self.step
+        low, high = (self.least - self.more) // self.step, (self.most - self.more) // self.step
         named = {name: dim(name, min=low, max=high) for name in self.dims.values()}
-        return ({d: self.step * named[name] if self.step > 1 else named[name] for d, name in self.dims.items()},)
+        if self.step > 1:
+            named = {name: self.step * size + self.more if self.more else self.step * size for name, size in named.items()}
+        return ({d: named[name] for d, name in self.dims.items()},)
 
 
 def _image(generator: torch.Generator, sizes: list[int]) -> Tensor:
@@ -178,7 +181,7 @@ def _images(make: Callable[[], nn.Module], least: int, most: int, step: int, gat
 
 
 NETWORKS = {
-    "Conformer": Network(_conformer, lambda g, s: torch.randn(1, s[0], 80, generator=g), {1: "T"}, 64, 768, 1),
+    "Conformer": Network(_conformer, lambda g, s: torch.randn(1, s[0], 80, generator=g), {1: "T"}, 65, 765, 4, more=1),
     "CodeBERT": Network(_codebert, lambda g, s: torch.randint(2, 50000, (1, s[0]), generator=g), {1: "T"}, 16, 256, 1),
     "YOLOv6-N": _images(YOLOv6, 192, 448, 32, gated=False),
     "SkipNet": _images(lambda: _of_zoo("skipnet38_rnn"), 32, 128, 4),
