@@ -31,7 +31,9 @@ def onnxruntime_session(path: Path, threads: int) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def take_turns(work: Callable[..., None], contenders: Mapping[str, tuple[Any, ...]], rounds: int) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def take_turns(
+    work: Callable[..., None], contenders: Mapping[str, tuple[Any, ...]], rounds: int
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Run each contender in a process of its own, all in turn, so that what else the machine does meets all of them.
 
     Parameters

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from shared import in_another_process, in_brief, onnxruntime_session, take_turns
 
 from real_size.networks import make
-from shared import in_another_process, in_brief, onnxruntime_session, take_turns
 
 #: Seconds of one turn.
 _TURN = 0.4

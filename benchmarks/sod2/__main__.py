@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared import geometric_mean, in_another_process, take_turns
+
 from sod2.contenders import CONTENDERS, work, write_cases
 from sod2.networks import NETWORKS
 
@@ -50,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--calls", type=int, default=50, help="inputs of a network (default: 50)")
     parser.add_argument("--rounds", type=int, default=5, help="how often the contenders take turns (default: 5)")
-    parser.add_argument("--seconds", type=float, default=20, help="CPU time after which a contender makes no more calls in a turn (default: 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="CPU time after which a contender makes no more calls in a turn (default: 20)"
+    )
     args = parser.parse_args(arguments)
     peers = list(CONTENDERS)[1:]
     print(f"| network | ours | {' | '.join(f'{c}: time over ours (range); memory, over ours' for c in peers)} | notes |")

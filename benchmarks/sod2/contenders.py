@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from shared import in_another_process, in_brief, loaded, onnxruntime_session
+
 from sod2.networks import NETWORKS
 
 Array = np.ndarray[Any, Any]
@@ -147,7 +148,8 @@ def _memory(what: str) -> float:
 def work(connection: Any, contender: str, name: str, at: Path, seconds: float) -> None:
     """Load a network and say the most memory that its calls take beyond that; then measure them for each message that comes.
 
-    ``at`` is where the inputs and results of eager are. A contender whose calls would take more than so many seconds in a turn makes as many of them as it can.
+    ``at`` is where the inputs and results of eager are. A contender whose calls would take more than so many seconds in a turn makes as
+    many of them as it can.
     """
     torch.set_num_threads(1)
     os.environ.update(DYCL_NUM_THREADS="1", TVM_NUM_THREADS="1", OMP_NUM_THREADS="1")

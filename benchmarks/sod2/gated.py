@@ -6,6 +6,8 @@ Weights are random. As in the zoo, gates and exits are calibrated, so that input
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -83,7 +85,7 @@ class DGNet(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(conv3x3(3, _WIDTHS[0]), nn.BatchNorm2d(_WIDTHS[0]), nn.ReLU())
         ends = [_WIDTHS[0], *(width for width in _WIDTHS for _ in range(blocks))]
-        self.blocks = nn.ModuleList(_Dual(a, b, 2 if b > a else 1) for a, b in zip(ends, ends[1:]))
+        self.blocks = nn.ModuleList(_Dual(a, b, 2 if b > a else 1) for a, b in itertools.pairwise(ends))
         self.head = nn.Linear(ends[-1], 10)
 
     def forward(self, x: Tensor) -> Tensor:

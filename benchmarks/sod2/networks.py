@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from dycl_tvm import zoo
 from dycl_tvm.zoo.images import batch_of_images, random_images
-
 from sod2 import gated
 
 
@@ -66,7 +65,7 @@ class YOLOv6(nn.Module):
         super().__init__()
         widths = (16, 32, 64, 128, 256)
         self.stem = _conv(3, 16, stride=2)
-        self.down = nn.ModuleList(_conv(a, b, stride=2) for a, b in zip(widths, widths[1:]))
+        self.down = nn.ModuleList(_conv(a, b, stride=2) for a, b in pairwise(widths))
         self.stages = nn.ModuleList(_stage(width, width, blocks) for width, blocks in zip(widths[1:], (2, 4, 6, 2)))
         self.squeeze, self.pooled = _conv(256, 128, 1), _conv(512, 256, 1)
         self.reduce = nn.ModuleList([_conv(256, 64, 1), _conv(64, 32, 1)])

@@ -103,7 +103,7 @@ def blocks_in_a_loop(x, flags):
 
 
 def test_a_loop_around_a_tensor_of_open_size_does_not_ask_how_long_it_is():
-    """Python counts the trips, which are enough to be rolled: whether the tensor grows in them is no reason to part the paths by its length."""
+    """There are enough trips to be rolled; whether the tensor grows in them is no reason to part the paths by its length."""
     flags = torch.ones(9), -torch.ones(9), torch.randn(9, generator=torch.Generator().manual_seed(0))
     inputs = [(*x, f) for x in rows(2, 5, 6) for f in flags]
     graph = check(lambda x, flags: blocks_in_a_loop(x, flags), inputs, paths=3, dynamic_shapes=({0: N}, None))
