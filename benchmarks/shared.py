@@ -79,12 +79,21 @@ def take_turns(
 def in_another_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in a new process, so that its memory is not this one's."""
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
-        return other.submit(function, *arguments).result()
+        return other.submit(_called, function, *arguments).result()
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:  # some hold what cannot go to another process
+        raise RuntimeError(in_brief(error)) from None
 
 
 def in_brief(error: Exception) -> str:
     """Return the kind of an error and the beginning of what it says."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
+    if type(error) is RuntimeError:  # of another process, in brief
+        return str(error)
+    return f"{type(error).__name__}: {next(filter(None, str(error).splitlines()), '')[:100]}"
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
