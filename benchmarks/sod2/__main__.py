@@ -11,6 +11,7 @@ process takes while it loads the network and runs all inputs, beyond what it too
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--seconds", type=float, default=20, help="CPU time after which a contender makes no more calls in a turn (default: 20)"
     )
     args = parser.parse_args(arguments)
+    # of every process: PyTorch's threads wait for each other where other work runs on the machine
+    os.environ.update(DYCL_NUM_THREADS="1", TVM_NUM_THREADS="1", OMP_NUM_THREADS="1")
     peers = args.peers
     print(f"| network | ours | {' | '.join(f'{c}: time over ours (range); memory, over ours' for c in peers)} | notes |")
     print("| --- " * (len(peers) + 3) + "|", flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import pickle
 import re
 import tempfile
@@ -151,8 +150,6 @@ def work(connection: Any, contender: str, name: str, at: Path, seconds: float) -
     ``at`` is where the inputs and results of eager are. A contender whose calls would take more than so many seconds in a turn makes as
     many of them as it can.
     """
-    torch.set_num_threads(1)
-    os.environ.update(DYCL_NUM_THREADS="1", TVM_NUM_THREADS="1", OMP_NUM_THREADS="1")
     library, prepare, load = CONTENDERS[contender]
     with tempfile.TemporaryDirectory() as made_in:
         folder = Path(made_in)
