@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-control-flow bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-sod2 bench-control-flow bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,12 @@ SIZES_ARGS ?=
 
 bench-sizes: $(VENV)/.bench  ## Measure networks whose callers decide a size against static builds of each size, ONNX Runtime and OpenVINO
 	$(BIN)/python benchmarks/sizes.py $(SIZES_ARGS)
+
+# `make bench-sod2 SOD2_ARGS="--networks SkipNet RANet --calls 20"`
+SOD2_ARGS ?=
+
+bench-sod2: $(VENV)/.bench $(VENV)/.models  ## Measure SoD2's networks on inputs of random shapes, time and memory, next to ONNX Runtime and TVM
+	PYTHONPATH=benchmarks $(BIN)/python -m sod2 $(SOD2_ARGS)
 
 # `make bench-real REAL_ARGS="--networks 'BERT-base, 128 tokens' --precisions fp32 --batches 1 8 --threads 1 2"`
 REAL_ARGS ?=

@@ -13,7 +13,6 @@ process of its own; medians.
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import os
 import statistics
@@ -27,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from sizes import loaded
+from shared import geometric_mean, in_brief, loaded, onnxruntime_session
 from speed.contenders import aligned, direct
 from speed.networks import arrays
 from speed.static import StaticPath, static_path, torch_module, write_onnx
@@ -84,20 +83,12 @@ class Network:
 
     def onnxruntime(self) -> list[tuple[Call, Call]]:
         """Return of each input ONNX Runtime's call of the network and that of its trace."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-
-        def session(file: Path) -> Any:
-            return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
         artifact = dycl_tvm.build(self.entry.model, self.entry.example_inputs, verify="off")
         artifact.export_onnx(self.folder / "whole.onnx")
-        whole, pairs = session(self.folder / "whole.onnx"), []
+        whole, pairs = onnxruntime_session(self.folder / "whole.onnx", 1), []
         for k, (inputs, trace) in enumerate(zip(self.inputs, self.traces)):
             write_onnx(trace, self.folder / f"trace_{k}.onnx")
-            alone = session(self.folder / f"trace_{k}.onnx")
+            alone = onnxruntime_session(self.folder / f"trace_{k}.onnx", 1)
             pairs.append((_fed(whole, inputs), _fed(alone, inputs)))
         return pairs
 
@@ -126,7 +117,7 @@ def _measure(connection: Any, name: str, of: str, rounds: int) -> None:
                 ]
             )
         except Exception as error:
-            connection.send(f"{type(error).__name__}: {str(error).splitlines()[0][:90]}")
+            connection.send(in_brief(error))
 
 
 def main() -> None:
@@ -165,7 +156,7 @@ def main() -> None:
             peer if isinstance(peer, str) else ", ".join(f"{ratio:.2f}" for *_, ratio in peer),
         ]
         print(f"| `{name}` | {' | '.join(columns)} |", flush=True)
-    means = [f"{math.exp(statistics.mean(map(math.log, r))):.3f}" if r else "" for r in all_of.values()]
+    means = [f"{geometric_mean(r):.3f}" if r else "" for r in all_of.values()]
     print(f"| geometric mean | | | {' | '.join(means)} |")
 
 

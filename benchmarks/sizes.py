@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
-import multiprocessing
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,10 @@ from typing import Any
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from shared import geometric_mean, in_brief, loaded, onnxruntime_session, take_turns
 
 _CONTENDERS = ("dynamic", "static", "onnxruntime", "openvino")
 
@@ -166,16 +169,6 @@ def sizes_of(most: int) -> list[int]:
     return sorted({max(1, round(most * k / 9)) for k in range(10)})
 
 
-def loaded(model: Any, example: tuple[torch.Tensor, ...], folder: Path, **options: Any) -> Any:
-    """Return the loaded artefact of a model, for this CPU."""
-    import dycl_tvm
-
-    artifact = dycl_tvm.build(model, example, target="native", verify="off", **options)
-    artifact.export_library(folder / "net.so")
-    artifact.save_params(folder / "net.params")
-    return dycl_tvm.load(folder / "net.so", folder / "net.params")
-
-
 def _calls(contender: str, name: str, threads: int, folder: Path) -> tuple[dict[int, Callable[..., Any]], float]:
     """Return what computes the network at each size, and the seconds that one build takes, of the largest size where there are several."""
     network = NETWORKS[name]
@@ -204,11 +197,7 @@ def _calls(contender: str, name: str, threads: int, folder: Path) -> tuple[dict[
 
 
 def _onnxruntime(path: str, threads: int) -> Callable[..., Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime_session(Path(path), threads)
     names = [i.name for i in session.get_inputs()]
     return lambda *given: session.run(None, {name: x.numpy() for name, x in zip(names, given)})
 
@@ -243,7 +232,7 @@ def _work(connection: Any, contender: str, network: str, threads: int) -> None:
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             connection.send((seconds, memory))
         except Exception as error:
-            connection.send(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            connection.send(in_brief(error))
             return
         while connection.recv():
             times: dict[int, list[tuple[float, float]]] = {n: [] for n in calls}
@@ -259,41 +248,28 @@ def _work(connection: Any, contender: str, network: str, threads: int) -> None:
 
 def measure(network: str, rounds: int, threads: int, contenders: Sequence[str]) -> None:
     """Print the table of a network."""
-    context = multiprocessing.get_context("spawn")
     os.environ["DYCL_NUM_THREADS"] = str(threads)
-    links: dict[str, Any] = {}
     print(f"\n{network}: float32, {threads} thread{'s' if threads > 1 else ''}", flush=True)
-    for contender in contenders:
-        ours, theirs = context.Pipe()
-        context.Process(target=_work, args=(theirs, contender, network, threads), daemon=True).start()
-        said = ours.recv()
-        if isinstance(said, str):
-            print(f"  {contender} takes no part: {said}")
+    said, found = take_turns(_work, {c: (c, network, threads) for c in contenders}, rounds)
+    for c, of in said.items():
+        if isinstance(of, str):
+            print(f"  {c} takes no part: {of}")
         else:
-            links[contender] = ours
-            print(f"  {contender}: {said[0]:.1f} s to build (export to ONNX counts), {said[1]:.0f} MiB at most")
-    found: dict[str, list[dict[int, tuple[float, float]]]] = {c: [] for c in links}
-    for _ in range(rounds):
-        for contender, link in links.items():
-            link.send(True)
-            found[contender].append(link.recv())
-    for link in links.values():
-        link.send(False)
-    if "dynamic" not in links:
+            print(f"  {c}: {of[0]:.1f} s to build (export to ONNX counts), {of[1]:.0f} MiB at most")
+    if "dynamic" not in found:
         return
-    others = [c for c in links if c != "dynamic"]
+    others = [c for c in found if c != "dynamic"]
     # a static build has run at its size just before; a peer has not
-    again = {c: int(c == "static") for c in links}
+    again = {c: int(c == "static") for c in found}
     median = {c: {n: [statistics.median(r[n][k] for r in runs) for k in range(2)] for n in runs[0]} for c, runs in found.items()}
-    print(f"  {'size':>5}" + "".join(f"{c:>13}" for c in links) + "".join(f"{'/ ' + c:>15}" for c in others))
+    print(f"  {'size':>5}" + "".join(f"{c:>13}" for c in found) + "".join(f"{'/ ' + c:>15}" for c in others))
     for n in median["dynamic"]:
         ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for c in others]
-        times = [1e6 * median[c][n][again[c]] for c in links]
+        times = [1e6 * median[c][n][again[c]] for c in found]
         print(f"  {n:>5}" + "".join(f"{t:>13.0f}" for t in times) + "".join(f"{r:>14.2f}x" for r in ratios))
     for c in others:
         ratios = [median[c][n][again[c]] / median["dynamic"][n][again[c]] for n in median["dynamic"]]
-        mean = math.exp(statistics.mean(map(math.log, ratios)))
-        print(f"  dynamic is {mean:.2f} times as fast as {c} (geometric mean), at worst {min(ratios):.2f} times")
+        print(f"  dynamic is {geometric_mean(ratios):.2f} times as fast as {c} (geometric mean), at worst {min(ratios):.2f} times")
 
 
 def main() -> None:

@@ -7,9 +7,7 @@ calibration inputs.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
-import multiprocessing
 import os
 import resource
 import statistics
@@ -17,12 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from shared import in_another_process, in_brief, onnxruntime_session, take_turns
 
 from real_size.networks import make
 
@@ -35,9 +34,9 @@ Run = Callable[[np.ndarray[Any, Any]], Any]
 class Row:
     """What was measured of one network: by contender, and of those that could not run, why."""
 
-    milliseconds: dict[str, float] = field(default_factory=dict)
-    megabytes: dict[str, float] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    milliseconds: dict[str, float]
+    megabytes: dict[str, float]
+    missing: dict[str, str]
 
 
 def _build(precision: str, name: str, batch: int, folder: Path) -> None:
@@ -97,11 +96,7 @@ def _qdq(name: str, batch: int, folder: Path) -> None:
 
 
 def _onnxruntime(name: str, batch: int, threads: int, folder: Path) -> Run:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+    session = onnxruntime_session(folder / "model.onnx", threads)
     return lambda x: session.run(None, {"x": x})
 
 
@@ -150,22 +145,21 @@ def _quiet() -> Iterator[None]:
             raise
 
 
-def _worker(contender: str, precision: str, name: str, batch: int, threads: int, pipe: Any) -> None:
+def _worker(pipe: Any, contender: str, precision: str, name: str, batch: int, threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         prepare, load = PRECISIONS[precision][contender]
         try:
-            with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
-                other.submit(prepare, name, batch, Path(folder)).result()
+            in_another_process(prepare, name, batch, Path(folder))
             run = load(name, batch, threads, Path(folder))
         except Exception as error:  # a peer that is not installed, or that does not take the network
-            pipe.send(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}")
+            pipe.send(in_brief(error))
             return
         x = make(name, batch)[1][0].numpy()
         for _ in range(3):
             run(x)
-        pipe.send(None)
+        pipe.send(())
         # the time of one thread is its own, that of several is what they take together
         clock = time.process_time if threads == 1 else time.perf_counter
         while pipe.recv():
@@ -179,23 +173,9 @@ def _worker(contender: str, precision: str, name: str, batch: int, threads: int,
 
 def measure(name: str, precision: str, batch: int, threads: int, rounds: int) -> Row:
     """Return what the contenders of a precision take for a network."""
-    context = multiprocessing.get_context("spawn")
-    row, pipes = Row(), {}
-    for contender in PRECISIONS[precision]:
-        ours, theirs = context.Pipe()
-        context.Process(target=_worker, args=(contender, precision, name, batch, threads, theirs)).start()
-        why = ours.recv()
-        if why is None:
-            pipes[contender] = ours
-        else:
-            row.missing[contender] = why
-    found: dict[str, list[float]] = {c: [] for c in pipes}
-    for _ in range(rounds):
-        for contender, pipe in pipes.items():
-            pipe.send(True)
-            seconds, row.megabytes[contender] = pipe.recv()
-            found[contender].append(seconds)
-    for pipe in pipes.values():
-        pipe.send(False)
-    row.milliseconds = {c: 1e3 * statistics.median(times) for c, times in found.items()}
-    return row
+    said, found = take_turns(_worker, {c: (c, precision, name, batch, threads) for c in PRECISIONS[precision]}, rounds)
+    return Row(
+        {c: 1e3 * statistics.median(seconds for seconds, _ in turns) for c, turns in found.items()},
+        {c: turns[-1][1] for c, turns in found.items()},
+        {c: why for c, why in said.items() if isinstance(why, str)},
+    )

@@ -18,16 +18,20 @@ from dycl_tvm.backends.tir_cpu.database import Database
 from dycl_tvm.build import simplify
 from dycl_tvm.compare import difference
 from dycl_tvm.compile.program import KernelCall, Slot
+from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import SubDNNCall
+from dycl_tvm.hcfg.sizes import Dim
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.progress import Phases
 from dycl_tvm.staging import stage_model
 from dycl_tvm.target import resolve_target
+from dycl_tvm.zoo.images import batch_of_images
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import control_flow  # noqa: E402
 import tune  # noqa: E402
+from sod2 import gated  # noqa: E402
 from speed import (  # noqa: E402
     ablations,
     compiling,
@@ -367,3 +371,25 @@ def test_no_helper_of_the_tests_hides_a_benchmark() -> None:
     ]
     helpers = [name for name in names if name != "conftest" and not name.startswith("test_")]
     assert sorted(helpers) == sorted(set(helpers))
+
+
+SOD2 = {
+    "ConvNet-AIG": (lambda: gated.ConvNetAIG(1), gated.calibrate_aig),
+    "DGNet": (lambda: gated.DGNet(1), gated.calibrate_dual),
+}
+
+
+@pytest.mark.parametrize("name", SOD2)
+def test_networks_of_sod2_take_several_paths_at_several_sizes(name):
+    make, calibrate = SOD2[name]
+    torch.manual_seed(0)
+    model = make().eval().requires_grad_(False)
+    images = batch_of_images(24, 16, torch.Generator().manual_seed(0))
+    calibrate(model, images[:16])
+    sizes = {2: 4 * Dim("H", max=4), 3: 4 * Dim("W", max=4)}
+    call, taken = stage(model, (images[:1],), dynamic_shapes=(sizes,)).interpret(), set()
+    for k, image in enumerate(images[16:].split(1)):  # of those that it was calibrated with, some are at the edge of a gate
+        x = image[:, :, : 16 - 4 * (k % 3), : 16 - 4 * (k % 2)].contiguous()
+        assert difference(model(x), call(x), rtol=1e-3) is None
+        taken.add(call.last_path.key())
+    assert len(taken) > 2

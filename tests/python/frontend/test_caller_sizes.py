@@ -95,6 +95,21 @@ def test_more_trips_than_the_limit_for_sure():
         call(*rows(3)[0])
 
 
+def blocks_in_a_loop(x, flags):
+    for k in range(9):
+        if flags[k] > 0:
+            x = torch.relu(x) + k
+    return x
+
+
+def test_a_loop_around_a_tensor_of_open_size_does_not_ask_how_long_it_is():
+    """There are enough trips to be rolled; whether the tensor grows in them is no reason to part the paths by its length."""
+    flags = torch.ones(9), -torch.ones(9), torch.randn(9, generator=torch.Generator().manual_seed(0))
+    inputs = [(*x, f) for x in rows(2, 5, 6) for f in flags]
+    graph = check(lambda x, flags: blocks_in_a_loop(x, flags), inputs, paths=3, dynamic_shapes=({0: N}, None))
+    assert len(graph.blocks) < 40
+
+
 def test_an_empty_batch():
     check(lambda x: (x * 2, x.sum(0), len(x)), rows(2, 0, 1, 3), dynamic_shapes=[[Dim("N", min=0, max=3), None]])
 

@@ -104,6 +104,7 @@ POOLED = {
     "means": lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
     "means with padding": lambda x: F.avg_pool2d(x, 3, (2, 3), 1, ceil_mode=True),
     "means without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "means of a module": torch.nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False),
     "steps beyond the window": lambda x: F.avg_pool2d(x, 1, 3, ceil_mode=True),
     "means of three": lambda x: F.adaptive_avg_pool2d(x, 3),
     "as many as there are": lambda x: F.adaptive_avg_pool2d(x, (None, 2)),

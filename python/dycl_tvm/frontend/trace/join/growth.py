@@ -47,7 +47,13 @@ def _grows(x: Any) -> Length | int | None:
 
 
 def has_grown(before: Any, after: Any, depth: int = 8) -> bool:
-    """Whether a tensor is longer along one dimension than it was, or one in a container."""
+    """Whether a tensor is longer along one dimension than it was, or one in a container.
+
+    One with a length that is known only at run time, as the sizes of a caller are, is not asked how long it is: it is never rolled as one
+    that grows (:meth:`Growth.notes`).
+    """
+    if isinstance(before, Grown) or isinstance(after, Grown):
+        return False
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         here, there = tensor_type(before), tensor_type(after)
         longer = [m - n for n, m in zip(here.shape, there.shape) if n != m]

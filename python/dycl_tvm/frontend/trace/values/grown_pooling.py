@@ -95,11 +95,18 @@ def max_unpool(func: Any, x: torch.Tensor, indices: torch.Tensor, output_size: A
 
 
 def average_pool(
-    func: Any, t: Grown, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: Any = False, count_include_pad: Any = True
+    func: Any,
+    t: Grown,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: Any = False,
+    count_include_pad: Any = True,
+    divisor_override: Any = None,
 ) -> Any:
     """Take the mean of neighbours, of which the padding is part or not."""
     as_it_is = not ceil_mode and (count_include_pad or padding in (0, (0,), [0]))
-    if type(ceil_mode) is not bool or not (as_it_is or t.is_floating()):
+    if divisor_override is not None or type(ceil_mode) is not bool or not (as_it_is or t.is_floating()):
         return refuse_call(func, t)
     if _is_whole(func, t, kernel_size, padding, 1):
         return mean(torch.mean, t, list(_around(func, t)), True)
