@@ -20,7 +20,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.extents import Extent, sizes_of
+from dycl_tvm.backends.extents import Limit, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, DirectPlan, direct_plans, unrolled_lanes
 from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, quarters, share, tiles
@@ -92,7 +92,7 @@ class DirectMaker(Maker):
     machine: Machine
     epilogue: Epilogue
 
-    def __call__(self, own: Sequence[Extent | None] = ()) -> Any:
+    def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
         if not own:
             return FAMILY.kernel(self.work, self.plan, self.machine, self.epilogue)
@@ -101,7 +101,7 @@ class DirectMaker(Maker):
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
             operands, lengths = rest[: len(rest) - 1 - len(numbers)], dict(zip(numbers, rest[-1 - len(numbers) : -1]))
-            wanted = [T.bind(there_are(e, n, lengths)) for e, n in zip(own, self.work.y.shape[2:])]
+            wanted = [T.bind(there_are(e, n, lengths)) for e, n in zip(map(outer, own), self.work.y.shape[2:])]
             _Emitter(self.work, self.plan, self.machine, self.epilogue, x, weights, operands, rest[-1], wanted).emit()
 
         return prim_func([*inputs, *((f"length_{k}", (), "int64") for k in numbers), y], body)
