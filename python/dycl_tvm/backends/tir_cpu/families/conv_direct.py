@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.extents import Limit, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, DirectPlan, direct_plans, unrolled_lanes
 from dycl_tvm.backends.tir_cpu.families.family import Maker
-from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, quarters, share, tiles
+from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import one_core
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, prefetch, prim_func, store, there_are
@@ -179,7 +179,7 @@ class _Emitter:
             return
         height, width = self.wanted
         left, less = width - columns.position(j), 0
-        for count in quarters(columns.size):
+        for count in sorted({-(-columns.size // 2), columns.size}):  # each is code for each tap
             last = [left <= count] if count < columns.size else []
             with guarded([rows.position(i) < height, left > less, *last]):
                 _Tile(self, n, g, block, blocks, rows, i, columns, j, count).emit(chunk)

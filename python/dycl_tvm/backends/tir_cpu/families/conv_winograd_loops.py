@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent, sizes_of
-from dycl_tvm.backends.tir_cpu.words.convolution import quarters
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -315,16 +314,15 @@ class Loops:
                     # the last tile of columns overlaps the one before
                     self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
                 return
-            narrower = quarters(s.cols)[:-1]
-            full = (count + (s.cols - 1 - max(narrower, default=0))) // s.cols
-            # the last one may overlap the one before, or read and write what nobody looks at
+            # what is left behind whole tiles is a few narrow ones, or one whole that overlaps the one before: little code and waste
+            narrow = -(-s.cols // 4)
+            few = (s.cols // narrow - 1) * narrow
+            full = (count + s.cols - 1 - few) // s.cols
+            # the last one of each kind may overlap the one before, or read and write what nobody looks at
             with T.serial(0, full) as j:
                 self.tile(v, m, x, tirx.min(j * s.cols, tirx.max(count - s.cols, 0)), u_begin, blocks, s.cols)
-            rest, less = count - full * s.cols, 0
-            for cols in narrower:
-                with guarded([rest > less, rest <= cols]):
-                    self.tile(v, m, x, tirx.max(count - cols, 0), u_begin, blocks, cols)
-                less = cols
+            with T.serial(0, (tirx.max(count - full * s.cols, 0) + narrow - 1) // narrow) as j:
+                self.tile(v, m, x, tirx.min(full * s.cols + j * narrow, tirx.max(count - narrow, 0)), u_begin, blocks, narrow)
 
     def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int, cols: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""

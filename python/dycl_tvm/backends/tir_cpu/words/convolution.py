@@ -58,11 +58,6 @@ def cut(extent: int, tile: int, axis: Axis | None = None) -> list[Run]:
     return found
 
 
-def quarters(tile: int) -> list[int]:
-    """Return the sizes of tiles for what there is of a tile: what is computed besides is less than a quarter of it."""
-    return sorted({-(-tile * k // 4) for k in range(1, 5)})
-
-
 def tiles(runs: list[Run]) -> int:
     """Number of tiles of an axis."""
     return runs[-1].last
