@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -215,12 +216,20 @@ def zig(arch: str, glibc: str = DEFAULT_GLIBC) -> Compiler:
     return compiler_of((sys.executable, "-m", "ziglang", "c++"), environment, flags, _ZIG_LINK_FLAGS)
 
 
+_making = threading.Lock()
+
+
 @functools.cache
-def _of_this_process() -> Path:
-    """Return a folder that goes when this process ends."""
+def _made_for_this_process() -> Path:
     folder = tempfile.mkdtemp(prefix="dycl-runtime-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
+
+
+def _of_this_process() -> Path:
+    """Return a folder that goes when this process ends: one, though threads that compile side by side may ask for it at once."""
+    with _making:
+        return _made_for_this_process()
 
 
 @dataclass(frozen=True)
