@@ -132,6 +132,7 @@ Instr = Union[KernelCall, HostInstr, SetReg, ReadItem, WriteItem, CopyTensor, Pu
 
 
 def slots_of(instr: Instr) -> tuple[Slot, ...]:
+    """Return the tensors that an instruction reads or writes."""
     if isinstance(instr, KernelCall):
         return instr.args
     if isinstance(instr, ReadItem):

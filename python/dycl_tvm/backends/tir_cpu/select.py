@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import tvm_ffi
@@ -104,6 +105,7 @@ class Selector:
         self._seconds = 0.0
         self._convolutions: dict[Conv2D, Candidate[Conv2D] | None] = {}
         self._products: dict[Dense, Candidate[Dense] | None] = {}
+        self._fewer: dict[Candidate[Dense], tuple[Candidate[Dense], ...]] = {}
 
     def convolution(self, work: Conv2D) -> Candidate[Conv2D] | None:
         """Return how a convolution is computed, or None if no family takes it."""
@@ -119,13 +121,17 @@ class Selector:
         That is for numbers of rows of which the chosen kernel computes more than :data:`_WASTED` times as many, in whole tiles. Each reads
         the weights as they are packed for it.
         """
-        tile, found = getattr(chosen.plan, "rows", 1), []
+        if chosen not in self._fewer:
+            self._fewer[chosen] = tuple(self._of_few_rows(chosen))
+        return self._fewer[chosen]
+
+    def _of_few_rows(self, chosen: Candidate[Dense]) -> Iterator[Candidate[Dense]]:
+        tile = getattr(chosen.plan, "rows", 1)
         for rows in _FEW_ROWS if self.varied and tile else ():
             work = first_rows(chosen.work, rows)
             if work is not None and -(-rows // tile) * tile > _WASTED * rows:
                 ranked = sorted(self._candidates(work, PRODUCTS), key=self._seconds_of)
-                found += [c for c in ranked if self._packs_alike(c, chosen)][:1]
-        return tuple(found)
+                yield from islice((c for c in ranked if self._packs_alike(c, chosen)), 1)
 
     def _packs_alike(self, a: Candidate[Dense], b: Candidate[Dense]) -> bool:
         """Whether two kernels read the same packed weights."""

@@ -69,12 +69,7 @@ class _Direct:
 
     def kernel(self, work: Conv2D, plan: DirectPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, packed weights, operands of the epilogue, y)."""
-        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
-
-        def body(x: Any, weights: Any, *rest: Any) -> None:
-            _Emitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
-
-        return prim_func(buffers, body)
+        return DirectMaker(work, plan, machine, epilogue)()
 
 
 FAMILY = _Direct()
@@ -94,8 +89,6 @@ class DirectMaker(Maker):
 
     def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
-        if not own:
-            return FAMILY.kernel(self.work, self.plan, self.machine, self.epilogue)
         *inputs, y = weighted_buffers(self.work.x, FAMILY.packed(self.work, self.plan, self.machine), self.epilogue, self.work.y)
         numbers = sizes_of(own)
 

@@ -120,9 +120,8 @@ class For(Loop):
 
     def _note_parting(self, number: int) -> None:
         """Let paths that part in trips meet at the end of each, once a trip is recorded on several that have parted in those before it."""
-        builder = current().builder
-        self._answers += [result[0] for key, result, _ in builder.events[self._start : builder.cursor] if key == ("decide",)]
-        self._start = builder.cursor
+        self._answers += self._parting_answers()
+        self._start = current().builder.cursor
         if self._answers:
             ways = self._loop.ways.setdefault(number, set())
             ways.add(tuple(self._answers))

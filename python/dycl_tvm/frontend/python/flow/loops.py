@@ -211,7 +211,7 @@ class Loop:
         builder = session.builder
         self._trip = session.decisions.trip(self._loop)
         self._at_header = self._own(variables)
-        self._saved = (len(self._breaks), len(self._tokens), session.decisions.checkpoint(), exits().checkpoint())
+        self._save()
         block = builder.new_block("trip")
         builder.jump(block, [])
         builder.block = block
@@ -229,9 +229,7 @@ class Loop:
     def _run_again(self) -> None:
         """Run the body of an unrolled trip for another path."""
         if self._trip is not None:
-            assert self._inner is not None
-            began, self._inner = self._inner.clock, Scope()
-            self._inner.clock = began
+            self._begin_path()
             self._again = True
             self._settle_kinds()
 
@@ -308,7 +306,11 @@ class Loop:
         self._entry, self._around = self._own(variables), dict(variables)
         self._mark = session.builder.mark()
         self._start = session.builder.cursor
-        self._saved = (len(self._breaks), len(self._tokens), session.decisions.checkpoint(), exits().checkpoint())
+        self._save()
+
+    def _save(self) -> None:
+        """Remember what waits to be joined."""
+        self._saved = (len(self._breaks), len(self._tokens), current().decisions.checkpoint(), exits().checkpoint())
 
     def _start_rolling(self) -> None:
         """Take back the iteration at hand, or all rounds, and begin the first round."""
@@ -326,8 +328,12 @@ class Loop:
 
     def _has_parted(self) -> bool:
         """Whether paths have parted for good in the trip at hand, which is unrolled."""
+        return bool(self._parting_answers())
+
+    def _parting_answers(self) -> list[bool]:
+        """Return how the tests were answered at which paths have parted for good in the trip at hand, which is unrolled."""
         builder = current().builder
-        return any(key == ("decide",) for key, _, _ in builder.events[self._start : builder.cursor])
+        return [result[0] for key, result, _ in builder.events[self._start : builder.cursor] if key == ("decide",)]
 
     def _changed(self) -> list[tuple[Place, Any, Any]]:
         """Return which places that are older than the trip it has changed, what they held before it, and what they hold now."""
@@ -382,9 +388,7 @@ class Loop:
         current().budget.step()
         self.restore = True
         if self._runs is not None:
-            began = self._inner.clock if self._inner is not None else 0
-            self._inner = Scope()
-            self._inner.clock = began
+            self._begin_path()
             self._header.reopen()
             self._header.end_trip()
             self.env = self._header.settle_kinds(self._at_header)
@@ -396,6 +400,12 @@ class Loop:
         waiting = (self._breaks, self._tokens, self._continues, self._exits)
         self._runs = PartedTrips(self._loop, self._header.block, waiting, self._inner.clock)
         self.env = self._header.settle_kinds(self._at_header)
+
+    def _begin_path(self) -> None:
+        """Begin another path through the body, as old as the first."""
+        assert self._inner is not None
+        began, self._inner = self._inner.clock, Scope()
+        self._inner.clock = began
 
     def _end_run(self) -> None:
         """Take back what a path through the body has changed."""
@@ -442,9 +452,7 @@ class Loop:
             if not header.close(env, journal.changes(scope.mark), journal.before(scope.mark)):
                 self._undo_round()
                 return True
-        session.journal.close_to(scope.depth + 1)
-        session.journal.rollback(scope.mark)
-        scope.close()
+        self._end_run()
         session.decisions.end_rolled(self._saved[2], self._loop)
         self._rolling = False
         if self._loop.most is not None and len(self._breaks) == self._saved[0]:
