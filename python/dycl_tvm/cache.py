@@ -26,6 +26,10 @@ KERNELS, RUNTIME = "kernels", "runtime"
 DEFAULT_BYTES = 1 << 30
 #: Seconds for which no file is removed that was used: another process may be about to link it.
 _IN_USE = 3600.0
+#: Seconds after which a use is noted again: far fewer than those above, and every note makes a file look like another one.
+_NOTED = 300.0
+#: Seconds within which the clock of a file system may not tell two changes of a file apart.
+_ONE_TICK = 2.0
 #: Files under these names are not whole yet; a process that was killed leaves them.
 _BUILDING = "building-"
 
@@ -98,12 +102,27 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
+#: Files that this process has found to be what was made, and what the system said of them and of their seals before.
+_found_whole: dict[Path, tuple[tuple[int, ...], ...]] = {}
+
+
 def _is_sealed(path: Path) -> bool:
-    """Whether a file is what was made at its place: tools read it as it is, so its hash lies beside it."""
+    """Whether a file is what was made at its place: tools read it as it is, so its hash lies beside it.
+
+    The parsed header has 30 MB, and every build asks twice; so contents are hashed again only after the system says something else of
+    the file. The time of the last change of a file is the system's own: nobody can set it back.
+    """
     try:
-        return _seal(path).read_bytes() == _digest(_place(path), path.read_bytes())
+        asked, states = time.time(), [p.stat() for p in (path, _seal(path))]
+        said = tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in states)
+        if _found_whole.get(path) == said:
+            return True
+        whole = _seal(path).read_bytes() == _digest(_place(path), path.read_bytes())
     except OSError:
         return False
+    if whole and all(asked - s.st_ctime > _ONE_TICK for s in states):
+        _found_whole[path] = said
+    return whole
 
 
 def _seal(path: Path) -> Path:
@@ -122,7 +141,8 @@ def _digest(key: str, contents: bytes) -> bytes:
 def _used(path: Path) -> None:
     """Note the time of a use, by which files are removed; a folder that is shared may not be ours to write."""
     with contextlib.suppress(OSError):
-        os.utime(path)
+        if not 0 <= time.time() - path.stat().st_mtime < _NOTED:
+            os.utime(path)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from typing import Any
 _NEW_OBJECTS = 20_000
 #: How many objects nobody has frozen but Python itself: version 3.12 begins with some.
 _FROZEN_BY_PYTHON = gc.get_freeze_count() if sys.version_info[:2] == (3, 12) else 0
+#: Whether a build has frozen what there is.
+_frozen_here = False
 
 
 def _is_frozen() -> bool:
-    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
+    return _frozen_here or gc.get_freeze_count() > _FROZEN_BY_PYTHON  # Python counts them one by one
 
 
 @contextmanager
@@ -27,13 +29,16 @@ def young_garbage_only() -> Iterator[None]:
     collections, and each of them would visit all these: a tenth of the time that a small network takes. If
     objects are frozen already, by the user (to fork servers) or by a build in another thread, nothing is changed.
     """
+    global _frozen_here
     if _is_frozen():
         yield
         return
     gc.freeze()
+    _frozen_here = True
     try:
         yield
     finally:
+        _frozen_here = False
         gc.unfreeze()
 
 

@@ -45,6 +45,16 @@ def test_an_error_and_a_freeze_of_the_users():
         gc.unfreeze()
 
 
+def test_frozen_objects_are_not_counted_by_who_froze_them(monkeypatch: pytest.MonkeyPatch):
+    with young_garbage_only():
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("a million objects were counted"))
+        with young_garbage_only():
+            pass
+        monkeypatch.undo()
+        assert gc.get_freeze_count() > 1000  # the inner one leaves them frozen
+    assert gc.get_freeze_count() == 0
+
+
 def test_a_build_spares_what_was_there_before():
     found = []
     dycl_tvm.build(torch.nn.ReLU(), torch.zeros(1, 4), progress=lambda line: found.append(gc.get_freeze_count()))

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""TVM's lowering of scheduled PrimFuncs, with a flattening of buffers that keeps every index.
+"""TVM's lowering of scheduled PrimFuncs, with a flattening of buffers that keeps every index, and checks of arguments in few words.
 
 TVM's own ``FlattenBuffer`` hands each flat index to its detection of iterator maps, which is wrong in this version: it takes
 ``(i // 2 + 1) % 2 * 2 + (i % 2 + 1) % 2`` for ``(i + 2) % 4``. It does so for variables of loops only. Here the loops' variables
@@ -17,7 +17,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir.expr import TensorLoad, Var
+from tvm.ir.expr import StringImm, TensorLoad, Var
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from dycl_tvm.backends.front import has_front
@@ -25,6 +25,7 @@ from dycl_tvm.backends.tir_cpu.front import skip_behind
 from dycl_tvm.backends.tir_cuda.grid import with_grids
 
 _NAME = "dycl"
+_REFUSED = StringImm("a kernel was called with arguments that it was not made for")
 
 
 def compile_kernels(functions: dict[str, Any], target: tvm.target.Target) -> Any:
@@ -51,9 +52,21 @@ def _pipeline() -> tuple[Any, Any, Any]:
     @tvm.transform.module_pass(opt_level=0, name="dycl.Lower")
     def lower(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
         with flattening_kept():
-            return stock(mod)
+            return _each_body(stock(mod), _in_few_words)
 
     return lower, finish_host, finish_device
+
+
+def _in_few_words(body: Any) -> Any:
+    """Let all checks of a kernel's arguments say the same when they fail.
+
+    TVM writes for each, some ten an argument, what was expected and what came, and for a small kernel LLVM takes a third of its time to
+    compile these words. Nobody but this package calls kernels, so a check fails only where the package is wrong itself.
+    """
+    # TVM's constructor takes the condition first, whatever its signature says
+    return tvm_ffi.structural_map(
+        body, (tirx.AssertStmt, lambda check: tirx.AssertStmt(check.condition, StringImm("ValueError"), [_REFUSED]))
+    )
 
 
 class _Replaced:

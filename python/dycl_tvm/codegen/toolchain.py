@@ -253,17 +253,17 @@ def runtime_objects(compiler: Compiler, flags: Sequence[str] = CXX_FLAGS) -> Run
     for path in sorted([*sources.source.glob("*.h"), *sources.include.glob("dycl/*.h")]):
         common.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     header = sources.source / _PARSED.removesuffix(".gch")
-    wanted = [(path, path.stem + ".o", [*flags, *include_flags(), "-c"]) for path in sources.units()]
+    includes = include_flags()
+    wanted = [(path, path.stem + ".o", [*flags, "-c"]) for path in sources.units()]
     if compiler.is_gcc:
-        wanted.append((header, _PARSED, [*DISPATCHER_FLAGS, *include_flags(), "-x", "c++-header"]))
+        wanted.append((header, _PARSED, [*DISPATCHER_FLAGS, "-x", "c++-header"]))
 
     def compiled(source: Path, name: str, arguments: Sequence[str]) -> Path:
-        own = [a for a in arguments if a not in include_flags()]  # where headers lie plays no part
-        digest = common.copy()
-        digest.update("\0".join([name, *own]).encode() + b"\0" + source.read_bytes())
+        digest = common.copy()  # where headers lie plays no part
+        digest.update("\0".join([name, *arguments]).encode() + b"\0" + source.read_bytes())
 
         def make(out: Path) -> None:
-            compiler.run([*arguments, str(source), "-o", str(out)], f"compile {source.name}")
+            compiler.run([*arguments, *includes, str(source), "-o", str(out)], f"compile {source.name}")
 
         key = digest.hexdigest()[:32]
         try:

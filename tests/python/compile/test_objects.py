@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,26 @@ def test_files_that_tools_read_are_made_again_where_they_are_damaged_or_of_anoth
     for source, target in ((first, second), (*seals,)):
         shutil.copyfile(source, target)
     assert is_made(second) and not is_made(second)
+
+
+def test_a_file_that_nobody_changed_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, hashed = cache.cache_dir() / cache.RUNTIME / "key" / "a.o", []
+    digest, now = cache._digest, time.time
+    monkeypatch.setattr(cache, "_digest", lambda key, contents: hashed.append(key) or digest(key, contents))
+
+    def hashes(later: float = 60) -> bool:
+        hashed.clear()
+        monkeypatch.setattr(cache.time, "time", lambda: now() + later)
+        assert cache.made(path, lambda out: out.write_bytes(b"made") and None).read_bytes() == b"made"
+        return bool(hashed)
+
+    assert hashes(0) and hashes(0)  # a change in the same moment could not be seen
+    assert hashes() and not hashes()
+    path.write_bytes(b"edam")
+    assert hashes() and hashes() and not hashes()
+    os.utime(path, (1e9, 1e9))
+    assert hashes() and path.stat().st_mtime > 1e9
+    assert hashes() and not hashes()
 
 
 @pytest.mark.parametrize("given", ["10GB", "-1", "1e9", "0x0"])
