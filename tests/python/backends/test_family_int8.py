@@ -8,29 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from int8_utils import conv, convolved, dense, numbers
 from kernel_utils import AVX2, AVX512, VNNI, Kernel, each, guarded, pack, unpack, windows
 
 from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise, int8_depthwise_narrow
 from dycl_tvm.backends.tir_cpu.words import int8
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense, DTypes, Tensor
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 from dycl_tvm.codegen.machine import runs_here
 
 AVX_VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "alderlake"})
 TARGETS = each(AVX2, AVX512, VNNI)
 RUNNABLE = [t for t in (AVX2, AVX512, VNNI) if runs_here(t)]
-
-
-def _numbers(low: int, high: int, *shape: int) -> Any:
-    return np.random.default_rng(sum(shape)).integers(low, high + 1, shape).astype(np.uint8 if low == 0 else np.int8)
-
-
-def _dense(batch: int, m: int, n: int, k: int) -> Dense:
-    return Dense(batch, m, n, k, dtypes=DTypes("uint8", "int8", "int32", "int32"))
 
 
 def _check_dense(work: Dense, plan: Any, target: Any, x: Any, w: Any) -> None:
@@ -43,18 +35,18 @@ def _check_dense(work: Dense, plan: Any, target: Any, x: Any, w: Any) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("work", [_dense(1, 1, 2, 3), _dense(1, 1, 70, 130), _dense(3, 7, 33, 40)], ids=str)
+@pytest.mark.parametrize("work", [dense(1, 1, 2, 3), dense(1, 1, 70, 130), dense(3, 7, 33, 40)], ids=str)
 def test_products(work: Dense, target: Any) -> None:
     plans = int8_dense.FAMILY.plans(work, machine_of(target))
     assert plans == sorted(plans, key=lambda p: (p.seconds, p.params))
-    x, w = _numbers(0, 255, work.batch, work.m, work.k), _numbers(-128, 127, work.k, work.n)
+    x, w = numbers(0, 255, work.batch, work.m, work.k), numbers(-128, 127, work.k, work.n)
     for plan in (plans[0], plans[-1]):
         _check_dense(work, plan, target, x, w)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_largest_sums_do_not_saturate(target: Any) -> None:
-    work = _dense(1, 2, 16, 64)
+    work = dense(1, 2, 16, 64)
     plan = int8_dense.FAMILY.plans(work, machine_of(target))[0]
     for weight in (-128, 127):
         _check_dense(work, plan, target, np.full((1, 2, 64), 255, np.uint8), np.full((64, 16), weight, np.int8))
@@ -62,7 +54,7 @@ def test_the_largest_sums_do_not_saturate(target: Any) -> None:
 
 def _check_conv(family: Any, work: Conv2D, plan: Any, target: Any) -> None:
     machine = machine_of(target)
-    x, w = _numbers(0, 255, *work.x.shape), _numbers(-128, 127, *work.weight_shape)
+    x, w = numbers(0, 255, *work.x.shape), numbers(-128, 127, *work.weight_shape)
     packed = tvm.runtime.tensor(np.zeros(family.packed(work, plan, machine).physical, np.int8))
     Kernel(family.pack(work, plan, machine), target).run(tvm.runtime.tensor(w), packed)
     y = np.full(work.y.physical, 99, np.int32)
@@ -70,27 +62,15 @@ def _check_conv(family: Any, work: Conv2D, plan: Any, target: Any) -> None:
     made = tvm.runtime.tensor(y)
     for at_end in (False, True):
         kernel.run(tvm.runtime.from_dlpack(guarded(pack(x, work.x.block), at_end)), packed, made)
-    top, left, bottom, right = work.padding
-    wide = torch.nn.functional.pad(torch.from_numpy(x).double(), (left, right, top, bottom), value=work.border)
-    expected = torch.conv2d(wide, torch.from_numpy(w).double(), None, work.stride, 0, work.dilation, work.groups)
-    np.testing.assert_array_equal(unpack(made.numpy(), work.y), expected.numpy().astype(np.int32))
-
-
-def _conv(target: Any, n: int, c: int, o: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, groups: int) -> Conv2D:
-    lanes = machine_of(target).lanes
-    out = [
-        (s + padding[k] + padding[k + 2] - dilation * (kernel[k] - 1) - 1) // stride[k] + 1 for k, s in enumerate(size)
-    ]  # fmt: skip
-    x, y = Tensor((n, c, *size), "uint8", lanes), Tensor((n, o, *out), "int32", lanes)
-    return Conv2D(x, y, kernel, stride, padding, (dilation, dilation), groups, "int8", "int32")
+    np.testing.assert_array_equal(unpack(made.numpy(), work.y), convolved(work, x, w))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions(target: Any) -> None:
     for work in (
-        _conv(target, 1, 3, 20, (9, 11), (3, 3), (2, 2), (1, 1, 1, 1), 1, 1),
-        _conv(target, 2, 40, 33, (7, 7), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1),
-        _conv(target, 1, 64, 32, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1, 2),
+        conv(target, 1, 3, 20, (9, 11), (3, 3), (2, 2), (1, 1, 1, 1), 1, 1),
+        conv(target, 2, 40, 33, (7, 7), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1),
+        conv(target, 1, 64, 32, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1, 2),
     ):
         plans = int8_conv.FAMILY.plans(work, machine_of(target))
         for plan in (plans[0], plans[-1]):
@@ -101,7 +81,7 @@ def test_convolutions(target: Any) -> None:
 @given(windows(), st.integers(1, 40), st.integers(1, 40), st.integers(1, 2), st.integers(0, 11), st.sampled_from(RUNNABLE))
 def test_random_convolutions(window: Any, c: int, o: int, stride: int, choice: int, target: Any) -> None:
     size, kernel, padding, dilation = window
-    work = _conv(target, 1, c, o, size, kernel, (stride, stride), padding, dilation, 1)
+    work = conv(target, 1, c, o, size, kernel, (stride, stride), padding, dilation, 1)
     plans = int8_conv.FAMILY.plans(work, machine_of(target))
     _check_conv(int8_conv.FAMILY, work, plans[choice % len(plans)], target)
 
@@ -109,36 +89,36 @@ def test_random_convolutions(window: Any, c: int, o: int, stride: int, choice: i
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_that_read_their_input_in_place(target: Any) -> None:
     for size, stride, groups in (((5, 6), (1, 1), 1), ((9, 8), (2, 2), 1), ((1, 1), (1, 1), 1), ((4, 5), (1, 2), 2)):
-        work = _conv(target, 2, 64 if groups > 1 else 40, 64, size, (1, 1), stride, (0, 0, 0, 0), 1, groups)
+        work = conv(target, 2, 64 if groups > 1 else 40, 64, size, (1, 1), stride, (0, 0, 0, 0), 1, groups)
         _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_of_few_channels_read_planes(target: Any) -> None:
     for channels, size, kernel, stride in ((3, (20, 37), (7, 7), (2, 2)), (1, (9, 7), (3, 3), (1, 1)), (4, (9, 17), (1, 1), (2, 2))):
-        work = _conv(target, 2, channels, 20, size, kernel, stride, (kernel[0] // 2,) * 4, 1, 1)
+        work = conv(target, 2, channels, 20, size, kernel, stride, (kernel[0] // 2,) * 4, 1, 1)
         plain = replace(work, x=replace(work.x, block=1))
         _check_conv(int8_conv.FAMILY, plain, int8_conv.FAMILY.plans(plain, machine_of(target))[0], target)
     assert not int8_conv.FAMILY.plans(replace(plain, groups=2), machine_of(target))
-    wide = _conv(target, 1, 5, 16, (4, 4), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1)
+    wide = conv(target, 1, 5, 16, (4, 4), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1)
     assert not int8_conv.FAMILY.plans(replace(wide, x=replace(wide.x, block=1)), machine_of(target))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("border", [7, 255])
 def test_what_lies_around_an_image_is_any_byte(border: int, target: Any) -> None:
-    packed = _conv(target, 1, 20, 20, (9, 11), (3, 3), (2, 2), (1, 1, 0, 2), 1, 1)
-    one_tap = _conv(target, 1, 20, 20, (5, 6), (1, 1), (1, 1), (1, 0, 1, 2), 1, 1)
-    planes = _conv(target, 2, 3, 20, (20, 37), (7, 7), (2, 2), (3, 3, 3, 3), 1, 1)
+    packed = conv(target, 1, 20, 20, (9, 11), (3, 3), (2, 2), (1, 1, 0, 2), 1, 1)
+    one_tap = conv(target, 1, 20, 20, (5, 6), (1, 1), (1, 1), (1, 0, 1, 2), 1, 1)
+    planes = conv(target, 2, 3, 20, (20, 37), (7, 7), (2, 2), (3, 3, 3, 3), 1, 1)
     for work in (packed, one_tap, replace(planes, x=replace(planes.x, block=1))):
         work = replace(work, border=border)
         _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
-    alone = replace(_conv(target, 1, 32, 32, (6, 6), (3, 3), (1, 1), (1, 1, 1, 1), 1, 32), border=border)
+    alone = replace(conv(target, 1, 32, 32, (6, 6), (3, 3), (1, 1), (1, 1, 1, 1), 1, 32), border=border)
     assert not any(f.plans(alone, machine_of(target)) for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY))
 
 
 def _depthwise(target: Any, channels: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: int, choice: int = 0) -> None:
-    work = _conv(target, 2, channels, channels, size, kernel, stride, padding, dilation, channels)
+    work = conv(target, 2, channels, channels, size, kernel, stride, padding, dilation, channels)
     assert not int8_conv.FAMILY.plans(work, machine_of(target))
     families = [f for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY) if f.plans(work, machine_of(target))]
     assert families == [int8_depthwise.FAMILY if size[1] >= int8.QUAD else int8_depthwise_narrow.FAMILY]
@@ -167,7 +147,7 @@ def test_random_depthwise(window: Any, channels: int, stride: int, choice: int, 
 
 def test_instructions_follow_the_target() -> None:
     assert [machine_of(t).vnni for t in (AVX2, AVX512, VNNI, AVX_VNNI)] == [False, False, True, True]
-    work = _dense(1, 4, 32, 32)
+    work = dense(1, 4, 32, 32)
     for target, word in ((VNNI, "vpdpbusd"), (AVX_VNNI, "vpdpbusd"), (AVX2, "vpmaddwd"), (AVX512, "vpmaddwd")):
         machine = machine_of(target)
         fn = int8_dense.FAMILY.kernel(work, int8_dense.FAMILY.plans(work, machine)[0], machine).with_attr("global_symbol", "main")
@@ -177,6 +157,6 @@ def test_instructions_follow_the_target() -> None:
 
 
 def test_filters_that_fall_on_quads_in_many_ways_are_packed_by_little_code() -> None:
-    work, machine = _conv(AVX2, 2, 33, 33, (16, 35), (5, 5), (1, 1), (0, 0, 0, 0), 1, 33), machine_of(AVX2)
+    work, machine = conv(AVX2, 2, 33, 33, (16, 35), (5, 5), (1, 1), (0, 0, 0, 0), 1, 33), machine_of(AVX2)
     fn = int8_depthwise.FAMILY.pack(work, int8_depthwise.FAMILY.plans(work, machine)[0], machine).with_attr("global_symbol", "main")
     assert len(tvm.compile(tvm.IRModule({"main": fn}), target=AVX2).mod.inspect_source("asm")) < 200_000

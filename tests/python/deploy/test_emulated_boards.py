@@ -8,10 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
 from emulated_boards import BOARDS, ORIN, RASPBERRY_PI, TX2, XAVIER, Board, qemu, root
 from servers import running
+from torch import nn
+from torch.nn import functional as F
 
+import dycl_tvm
+from dycl_tvm import zoo
 from dycl_tvm.codegen.elf import read_library
 from dycl_tvm.codegen.gate import newest_glibc
 from dycl_tvm.compare import difference
@@ -65,6 +70,46 @@ def test_a_stand_alone_program_agrees_with_eager(
     for k, (expected, (_, actual, _)) in enumerate(zip(net.outputs, results)):
         assert difference(expected, actual, rtol=1e-4) is None, f"input {k}"
     assert len({path for _, _, path in results}) >= NETWORKS[name]
+
+
+class _Small(nn.Module):
+    """One of each kernel of 8-bit integers, a branch, a pool and a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, 2, 1)
+        self.depthwise = nn.Conv2d(16, 16, 3, 1, 1, groups=16)
+        self.pointwise = nn.Conv2d(16, 16, 1)
+        self.last = nn.Conv2d(32, 20, 3, 1, 1)
+        self.head = nn.Linear(20, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.first(x)), 3, 2, 1)
+        y = F.relu(self.pointwise(F.relu(self.depthwise(x))) + x)
+        z = F.relu(self.last(torch.cat([x, y], 1)))
+        if z.mean() > 0.3:
+            z = z * 0.5
+        return self.head(z.mean((2, 3)))
+
+
+@pytest.mark.parametrize("board", [TX2, ORIN], ids=lambda b: b.name)
+def test_a_quantised_network_gives_the_bits_of_its_graph(board: Board, replay: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inputs = [(torch.randn(1, 3, 24, 24),), (4 * torch.randn(1, 3, 24, 24),)]
+    model = _Small().eval()
+    quantised = dycl_tvm.quantize(model, inputs)
+    artifact = dycl_tvm.build(quantised, target=board.target)
+    assert artifact.report().families["int8"] == 5
+    files = artifact.export_library(tmp_path / "model.so"), artifact.save_params(tmp_path / "model.params")
+    entry = zoo.Entry("small", model, inputs[0], "", lambda generator: iter(inputs))
+    net = Deployed(entry, artifact, *files, inputs, [quantised(*args) for args in inputs])
+    write_inputs(net, tmp_path / "inputs.bin")
+    done = _run(board, replay, *files, tmp_path / "inputs.bin", tmp_path / "outputs.bin")
+    assert done.returncode == 0, done.stderr
+    results = read_outputs(net, tmp_path / "outputs.bin")
+    for expected, (_, found, _) in zip(net.outputs, results, strict=True):
+        assert difference(expected, found, rtol=0) is None
+    assert len({path for _, _, path in results}) == 2
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.name)

@@ -7,6 +7,7 @@ them, then multiplies tiles of rows by panels. ``splits`` keeps several sums ove
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,25 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.int8 import QUAD, allowed, cost, cycles_per_second, dot, int8_func, takes
+from dycl_tvm.backends.tir_cpu.words.int8 import (
+    QUAD,
+    allowed,
+    cycles_per_second,
+    dots,
+    flipped,
+    int8_func,
+    lane_of,
+    products,
+    start_of,
+    store_offset,
+    takes,
+)
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import along_k
-from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
+from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, pieces
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: Sums that must be under way to hide the latency of an instruction.
@@ -62,26 +75,35 @@ class _Int8Dense:
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))[:12]
 
     def packed(self, work: Dense, plan: Int8DensePlan, machine: Machine) -> Tensor:
-        """Return (panels, quads of k, columns of a panel by four)."""
+        """Return (panels, quads of k and the offsets, columns of a panel by four)."""
         width = plan.vectors * machine.lanes
-        return Tensor((-(-work.n // width), -(-work.k // QUAD), QUAD * width), "int8")
+        return Tensor((-(-work.n // width), -(-work.k // QUAD) + products(machine).offset, QUAD * width), "int8")
 
     def pack(self, work: Dense, plan: Int8DensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), quads)."""
-        shape = self.packed(work, plan, machine).shape
-        width = shape[2] // QUAD
+        shape, how, lanes = self.packed(work, plan, machine).shape, products(machine), machine.lanes
+        width, steps = shape[2] // QUAD, -(-work.k // QUAD)
 
         def body(w: Any, packed: Any) -> None:
-            with T.serial(0, shape[0]) as p, T.serial(0, shape[1]) as i, T.serial(0, width) as j, T.serial(0, QUAD) as q:
+            with T.serial(0, shape[0]) as p, T.serial(0, steps) as i, T.serial(0, width) as j, T.serial(0, QUAD) as q:
                 column, k = p * width + j, QUAD * i + q
                 value = w[tirx.min(k, work.k - 1), tirx.min(column, work.n - 1)]
-                store(packed, [p, i, j * QUAD + q], tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.int8(0)))
+                at = j // lanes * (QUAD * lanes) + how.at(j % lanes, q, lanes) if how.halves else j * QUAD + q
+                store(packed, [p, i, at], tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.int8(0)))
+            if how.offset:
+                with T.grid(shape[0], width) as (p, j):
+
+                    def each(add: Any) -> None:
+                        with T.If(p * width + j < work.n), T.Then(), T.serial(0, work.k) as k:
+                            add(w[k, p * width + j], tirx.floormod(k, QUAD))
+
+                    store_offset(packed, [p, steps], j, each, how)
 
         return prim_func([("w", (work.k, work.n), "int8"), ("packed", shape, "int8")], body)
 
     def kernel(self, work: Dense, plan: Int8DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), quads, epilogue operands, y (batch, m, n))."""
-        lanes = machine.lanes
+        lanes, how = machine.lanes, products(machine)
         rows, splits, width = plan.rows, plan.splits, plan.vectors * lanes
         row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
         total = work.batch * work.m
@@ -98,26 +120,41 @@ class _Int8Dense:
 
             def tile(count: int, row: Any, panel: Any, copied: Any, kept: Any, start: Any) -> None:
                 sums = [T.alloc_buffer((width,), "int32") for _ in range(count * splits)]
-                lane_of = [T.ramp(j, 1, lanes) for j in range(0, width, lanes)]
-                for acc in sums:
-                    for lane in lane_of:
-                        store(acc, [lane], T.broadcast(T.int32(0), lanes))
+                columns_of = [T.ramp(j, 1, lanes) for j in range(0, width, lanes)]
+
+                def vector(k: Any, j: int) -> Any:
+                    return w[panel, k, T.ramp(j * lanes * QUAD, 1, lanes * QUAD)]
+
+                for number, acc in enumerate(sums):
+                    for j, lane in enumerate(columns_of):
+                        offset = vector(steps, j) if how.offset and number % splits == 0 else None
+                        store(acc, [lane], start_of(offset, lanes))
+
+                def multiply(k: Any, split: int, words: Sequence[Any]) -> None:
+                    for j, lane in enumerate(columns_of):
+                        for r, word in enumerate(words):
+                            acc = sums[r * splits + split]
+                            store(acc, [lane], dots(acc[lane], word, vector(k, j), lanes))
 
                 def step(k: Any, split: int) -> None:
-                    for j, lane in enumerate(lane_of):
-                        weights = w[panel, k, T.ramp(j * lanes * QUAD, 1, lanes * QUAD)]
-                        for r in range(count):
-                            acc = sums[r * splits + split]
-                            store(acc, [lane], dot(acc[lane], copied[row - start + r, k], weights, lanes))
+                    multiply(k, split, [T.broadcast(copied[row - start + r, k], lanes) for r in range(count)])
 
-                along_k(steps, splits, step)
+                def four(first: Any, there: int = QUAD) -> None:
+                    words = [T.bind(copied[row - start + r, T.ramp(first, 1, QUAD)]) for r in range(count)]
+                    for k in range(there):
+                        multiply(first + k, k % splits, [lane_of(word, k) for word in words])
+
+                if how.lanes:
+                    pieces(steps, QUAD, four)
+                else:
+                    along_k(steps, splits, step)
                 for r in range(count):
                     first = sums[r * splits]
                     for other in sums[r * splits + 1 : (r + 1) * splits]:
-                        for lane in lane_of:
+                        for lane in columns_of:
                             store(first, [lane], first[lane] + other[lane])
                 for r in range(count):
-                    for lane in lane_of:
+                    for lane in columns_of:
                         store(kept, [r, lane], sums[r * splits][lane])
                 with T.serial(0, count) as r:
                     store_rows(work, width, lanes, epilogue, operands, y, [_Row(kept, r)], row + r, panel)
@@ -125,7 +162,7 @@ class _Int8Dense:
             def block_of(first: Any, end: Any, columns: Any, copied: Any, kept: Any) -> None:
                 start = first_row(first)
                 with T.serial(0, first_row(end) - start) as r:
-                    _copy_row(work, words, lambda k: x[row_at(work, start + r, k)], lambda k, v: store(copied, [r, k], v))
+                    _copy_row(work, lambda k: x[row_at(work, start + r, k)], lambda k, v: store(copied, [r, k], flipped(v, QUAD, how)))
                 begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
                 with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
                     even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, copied, kept, start))
@@ -158,7 +195,7 @@ class _Row:
         return self._buffer[self._row, column]
 
 
-def _copy_row(work: Dense, words: int, source: Any, target: Any) -> None:
+def _copy_row(work: Dense, source: Any, target: Any) -> None:
     """Emit the copy of a row of uint8 to words, zeros behind it."""
     chunk = QUAD * QUAD
     whole, rest = divmod(work.k, chunk)
@@ -175,15 +212,15 @@ def _copy_row(work: Dense, words: int, source: Any, target: Any) -> None:
 
 def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:
     """Return (rows, vectors, splits) whose sums, and the weights of one quad, fit the registers."""
-    found = []
+    found, how = [], products(machine)
     for wide in (1, 2, 3, 4, 6, 8):
         if wide > 1 and (wide - 1) * machine.lanes >= n:
             continue
-        spare = wide + 1 if machine.vnni else 2 * wide + 4
+        spare = how.registers + wide * how.registers_a_vector
         most = min(total, max(1, (machine.registers - spare) // wide), 8 if wide <= 2 else 7)
         most = -(-total // -(-total // most))  # even tiles
         for rows in sorted({most, max(1, most - 1), max(1, most // 2)}):
-            splits = max(1, min(8, machine.registers // 2 // (rows * wide)))
+            splits = max(1, min(QUAD if how.lanes else 8, machine.registers // 2 // (rows * wide)))
             found += [(rows, wide, s) for s in {1, splits}]
     return found
 
@@ -193,7 +230,13 @@ def _seconds(work: Dense, machine: Machine, rows: int, wide: int, splits: int) -
     total, width = work.batch * work.m, wide * machine.lanes
     tiles, panels, steps = -(-total // rows), -(-work.n // width), -(-work.k // QUAD)
     rows = -(-total // tiles)
-    slots = max(1.06 * cost(machine), _IN_FLIGHT / (rows * wide * splits), (rows + wide) / (rows * wide))
+    how = products(machine)
+    loads = (rows / QUAD if how.lanes else rows) + wide
+    slots = max(
+        1.06 * how.cost + how.spread / wide + how.loading * loads / (rows * wide),
+        _IN_FLIGHT / (rows * wide * splits),
+        loads / (rows * wide),
+    )
     compute = total * panels * wide * steps * slots / cycles_per_second(machine) + 3e-9 * tiles * panels * rows * wide
     weights = 4.0 * panels * width * steps
     stream = weights / machine.stream_rate(weights)

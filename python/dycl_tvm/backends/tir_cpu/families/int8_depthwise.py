@@ -10,7 +10,7 @@ it. All sums of a few rows are kept in the cache before the epilogue reads them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,22 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.families.depthwise import is_depthwise
-from dycl_tvm.backends.tir_cpu.words.convolution import Axis, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, cut, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.int8 import QUAD, allowed, columns_as_quads, cost, cycles_per_second, dots, int8_func, takes
+from dycl_tvm.backends.tir_cpu.words.int8 import (
+    QUAD,
+    allowed,
+    columns_as_quads,
+    cost,
+    cycles_per_second,
+    dots,
+    int8_func,
+    products,
+    start_of,
+    store_offset,
+    takes,
+)
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
@@ -34,6 +46,8 @@ _IN_FLIGHT, _FINISHING = 8, 6.0
 
 #: Of each byte of a quad, which tap of a row falls on it; -1 for none.
 Taps = tuple[int, ...]
+#: Vectors of weights that an output is multiplied with: row of the filters, number of the way.
+Taken = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -102,28 +116,40 @@ class _Int8Depthwise:
         return Int8DepthwisePlan(alone / min(machine.cores, images * tiles(cut(p.rows.out, rows))) + machine.launch / 2, rows, columns)
 
     def packed(self, work: Conv2D, plan: Int8DepthwisePlan, machine: Machine) -> Tensor:
-        """Vectors of quads: of each block of channels, of each row of its filters, of each way that taps fall on a quad."""
+        """Vectors of quads: of each block of channels, of each row of its filters, of each way that taps fall on a quad. Then offsets."""
         p = problem(work)
         ways = len(_ways(_runs(p.columns, plan.columns)))
-        return Tensor((work.x.physical[1], p.rows.kernel, ways, QUAD * machine.lanes), "int8")
+        offsets = -(-len(_taken(work, plan)) // ways) if products(machine).offset else 0
+        return Tensor((work.x.physical[1], p.rows.kernel + offsets, ways, QUAD * machine.lanes), "int8")
 
     def pack(self, work: Conv2D, plan: Int8DepthwisePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (C, 1, KH, KW), quads)."""
-        p, lanes, channels = problem(work), machine.lanes, work.x.shape[1]
-        shape = self.packed(work, plan, machine).shape
+        p, lanes, channels, how = problem(work), machine.lanes, work.x.shape[1], products(machine)
+        shape, ways = self.packed(work, plan, machine).shape, _ways(_runs(p.columns, plan.columns))
 
         def body(weights: Any, packed: Any) -> None:
             # one loop for all ways: LLVM unrolls small ones, and many of them would take it seconds
             zero = tirx.const(0, "int8")
-            with T.grid(shape[0], shape[1], lanes) as (cb, i, lane):
+            with T.grid(shape[0], p.rows.kernel, lanes) as (cb, i, lane):
                 channel = cb * lanes + lane
                 row = [
                     T.bind(tirx.if_then_else(channel < channels, weights[tirx.min(channel, channels - 1), 0, i, tap], zero))
                     for tap in range(p.columns.kernel)
                 ]
-                for number, way in enumerate(_ways(_runs(p.columns, plan.columns))):
+                for number, way in enumerate(ways):
                     for byte, tap in enumerate(way):
-                        store(packed, [cb, i, number, lane * QUAD + byte], row[tap] if tap >= 0 else zero)
+                        store(packed, [cb, i, number, how.at(lane, byte, lanes)], row[tap] if tap >= 0 else zero)
+            if not how.offset:
+                return
+            with T.grid(shape[0], lanes) as (cb, lane):
+                for number, taken in enumerate(_taken(work, plan)):
+
+                    def each(add: Any, taken: Any = taken) -> None:
+                        for i, way in taken:
+                            for byte in range(QUAD):
+                                add(packed[cb, i, way, how.at(lane, byte, lanes)], byte)
+
+                    store_offset(packed, [cb, *_behind(p, number, len(ways))], lane, each, how)
 
         return prim_func([("weights", work.weight_shape, "int8"), ("packed", shape, "int8")], body)
 
@@ -180,6 +206,26 @@ def _ways(runs: Sequence[_Columns]) -> list[Taps]:
     return sorted({way for run in runs for _, taps in run.quads for way in taps if way is not None})
 
 
+def _of_output(inside: Sequence[bool], run: _Columns, column: int, number: Mapping[Taps, int]) -> Taken:
+    """Return the vectors of weights, by row of the filters and number of the way, that a column of a tile takes in a row of outputs."""
+    ways = [taps[column] for _, taps in run.quads]
+    return tuple((i, number[way]) for i, there in enumerate(inside) if there for way in ways if way is not None)
+
+
+def _taken(work: Conv2D, plan: Int8DepthwisePlan) -> list[Taken]:
+    """Return what all outputs take, each once."""
+    p = problem(work)
+    rows = {inside for run in cut(p.rows.out, plan.rows, p.rows) for inside in run.reach}
+    runs = _runs(p.columns, plan.columns)
+    number = {way: k for k, way in enumerate(_ways(runs))}
+    return sorted({_of_output(inside, run, b, number) for inside in rows for run in runs for b in range(run.width)})
+
+
+def _behind(p: Problem, number: int, ways: int) -> tuple[int, int]:
+    """Return where the offset of this number is in the packed weights, behind the rows of the filters."""
+    return p.rows.kernel + number // ways, number % ways
+
+
 def _products(runs: Sequence[_Columns]) -> int:
     """Return the dot products of a row of the filters, in one tile of each run."""
     return sum(taps is not None for run in runs for _, ways in run.quads for taps in ways)
@@ -195,6 +241,8 @@ class _Emitter:
         self.p, self.lanes, self.rows = problem(work), machine.lanes, plan.rows
         self.columns = _runs(self.p.columns, plan.columns)
         self.number = {way: k for k, way in enumerate(_ways(self.columns))}
+        self.how = products(machine)
+        self.offsets = {taken: k for k, taken in enumerate(_taken(work, plan))} if self.how.offset else {}
         n, blocks, height, width, _ = work.x.physical
         # of which a quad of columns is one vector
         self.x = T.decl_buffer((n, blocks, height, width * self.lanes), "uint8", data=x.data)
@@ -223,11 +271,18 @@ class _Emitter:
             index = [n, cb, row + a, b]
             store(self.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, sums[a, b, v], index, v))
 
+    def _offset(self, cb: Any, taken: Taken) -> Any:
+        """Return what the sums of such outputs begin at, None for 0."""
+        if not self.how.offset:
+            return None
+        row, way = _behind(self.p, self.offsets[taken], len(self.number))
+        return self.weights[cb, row, way, T.ramp(0, 1, QUAD * self.lanes)]
+
     def _tile(self, n: Any, cb: Any, row: Any, reach: Any, run: _Columns, t: Any, sums: Any) -> None:
         axis, lane, lanes = self.p.rows, T.ramp(0, 1, self.lanes), self.lanes
         totals = {(a, b): T.alloc_buffer((lanes,), "int32") for a in range(len(reach)) for b in range(run.width)}
-        for total in totals.values():
-            store(total, [lane], T.broadcast(T.int32(0), lanes))
+        for (a, b), total in totals.items():
+            store(total, [lane], start_of(self._offset(cb, _of_output(reach[a], run, b, self.number)), lanes))
         below: dict[int, list[tuple[int, int]]] = {}  # by the row of the input, the rows of outputs and filters that meet there
         for a, inside in enumerate(reach):
             for i in range(axis.kernel):
@@ -237,7 +292,7 @@ class _Emitter:
             at = row * axis.stride - axis.pad + down
             for first, taps in run.quads:
                 column = first + t * run.width * self.p.columns.stride
-                quads = T.bind(columns_as_quads(self.x[n, cb, at, T.ramp(column * lanes, 1, QUAD * lanes)], lanes))
+                quads = T.bind(columns_as_quads(self.x[n, cb, at, T.ramp(column * lanes, 1, QUAD * lanes)], lanes, self.how))
                 for a, i in below[down]:
                     for b, way in enumerate(taps):
                         if way is not None:

@@ -68,6 +68,12 @@ class Dot:
         What a tile takes beside its sums, and for each block of its outputs.
     registers_of_epilogue : int
         What an epilogue in a loop takes besides, if tiles have one block: LLVM then loads its operands before all tiles.
+    words_a_load : int
+        Neighbouring words that one load brings.
+    spread : float
+        Cycles until a word is a factor of all lanes.
+    loading : float
+        Those of a load that products do not hide.
     """
 
     channels: int
@@ -81,6 +87,9 @@ class Dot:
     registers: int
     registers_a_block: int
     registers_of_epilogue: int = 0
+    words_a_load: int = 1
+    spread: float = 0.0
+    loading: float = 0.0
 
     def words(self, p: Problem) -> int:
         """Return the words of a block of inputs that are computed with."""
@@ -131,7 +140,8 @@ class Dot:
                     number = (out.last - out.first) * (row.last - row.first) * (column.last - column.first)
                     points = row.size * column.size
                     sums = points * out.size
-                    step = max(1.06 * self.cycles * sums, self.load * (points + out.size), self.in_flight)
+                    loads = points / (self.words_a_load if column.size >= self.words_a_load else 1) + out.size
+                    step = max(1.06 * self.cycles * sums + self.spread * points + self.loading * loads, self.load * loads, self.in_flight)
                     total += number * (steps * step + self.finishing * sums + 20)
         return total * p.groups * p.images
 
@@ -248,6 +258,20 @@ class DotTiles(PaddedCopy):
         """Return a word of a block of channels of the input, where it lies, at an (image, row, column)."""
         raise NotImplementedError
 
+    def words_at(self, block: Any, places: Sequence[tuple[Any, ...]], number: Any) -> list[Any]:
+        """Return a word of a block of channels at neighbouring places: (image, row, column) of the input, or (row, column) of the copy."""
+        if self.in_place:
+            return [self.own_word(block, place, number) for place in places]
+        return [self.copy[block, row, column * self.words + number] for row, column in places]
+
+    def around(self) -> bytes:
+        """Return a word of the border."""
+        return bytes([self.work.border] * 4)
+
+    def start(self, block: Any) -> Any:
+        """Return what the sums of a block of outputs begin at."""
+        return T.broadcast(tirx.const(0, self.sums), self.lanes)
+
     @abstractmethod
     def multiply(self, total: Any, word: Any, number: Any) -> Any:
         """Return sums plus the products of a word and of a vector of the packed weights."""
@@ -271,7 +295,7 @@ class DotTiles(PaddedCopy):
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
-        around = T.int32(int.from_bytes(bytes([self.work.border] * 4), "little", signed=True))
+        around = T.int32(int.from_bytes(self.around(), "little", signed=True))
         if self.words == 1:
             place, filling = j, around
         else:
@@ -295,8 +319,8 @@ class DotTiles(PaddedCopy):
         p, lane = self.p, self.lane
         count, steps = self.dot.words(p), self.dot.steps(p)
         sums = {(a, b, j): T.alloc_buffer((self.lanes,), self.sums) for a in range(height) for b in range(width) for j in range(blocks)}
-        for acc in sums.values():
-            store(acc, [lane], T.broadcast(tirx.const(0, self.sums), self.lanes))
+        for (_, _, j), acc in sums.items():
+            store(acc, [lane], self.start(block + j))
         unroll = next(u for u in range(count, 0, -1) if count % u == 0 and (u == 1 or u * len(sums) <= _BODY))
         top, left = (row - self.rows.first) * self.rows.step, (column - self.columns.first) * self.columns.step
         with T.serial(0, p.inputs) as c, T.serial(0, p.rows.kernel) as i, T.serial(0, p.columns.kernel) as k:
@@ -305,13 +329,14 @@ class DotTiles(PaddedCopy):
                 step = ((c * p.rows.kernel + i) * p.columns.kernel + k) * count + e
                 first = block * steps + step * blocks
                 for a in range(height):
-                    for b in range(width):
-                        if self.in_place:
-                            place = p.place(self.n, p.rows.at(row + a, 0), p.columns.at(column + b, 0))
-                            word = self.own_word(g * p.inputs + c, place, e)
-                        else:
-                            at = top + a * self.rows.step + i * p.rows.dilation, left + b * self.columns.step + k * p.columns.dilation
-                            word = self.copy[c, at[0], at[1] * self.words + e]
+                    places: list[tuple[Any, ...]]
+                    if self.in_place:
+                        near = g * p.inputs + c
+                        places = [p.place(self.n, p.rows.at(row + a, 0), p.columns.at(column + b, 0)) for b in range(width)]
+                    else:
+                        near, down, right = c, top + a * self.rows.step + i * p.rows.dilation, k * p.columns.dilation
+                        places = [(down, left + b * self.columns.step + right) for b in range(width)]
+                    for b, word in enumerate(self.words_at(near, places, e)):
                         for j in range(blocks):
                             acc = sums[a, b, j]
                             store(acc, [lane], self.multiply(acc[lane], word, first + j))

@@ -18,8 +18,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.int8 import integer_func
-from dycl_tvm.backends.tir_cpu.words.loops import store
+from dycl_tvm.backends.tir_cpu.words.int8 import of_x86
+from dycl_tvm.backends.tir_cpu.words.loops import func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.vectors import across
 
@@ -57,7 +57,8 @@ define linkonce_odr hidden <{n} x i32> @dycl_pair_dot_{n}(<{n} x i32> %sum, <{n}
 
 def fixed_point_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], machine: Machine) -> Any:
     """Return a PrimFunc whose body may use :func:`dot`."""
-    return integer_func(_VNNI, _MADD, buffers, body, machine)
+    text, feature = of_x86(_VNNI, _MADD, machine)
+    return func_with(text, [feature], buffers, body)
 
 
 def dot(total: Any, pair: Any, integers: Any, lanes: int) -> Any:

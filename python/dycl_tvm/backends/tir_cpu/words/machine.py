@@ -44,7 +44,9 @@ class Machine:
     bf16 : bool
         Whether the CPU has AVX512-BF16: sums of products of bfloat16 pairs.
     vnni : bool
-        Whether the CPU has sums of products of 8-bit integers, for whole vectors.
+        Whether an x86 CPU has sums of products of 8-bit integers, for whole vectors.
+    dotprod, i8mm : bool
+        Whether an ARM CPU has such sums, of factors of one sign (``sdot``) and of factors of which one has a sign (``sudot``).
     """
 
     isa: str
@@ -60,6 +62,8 @@ class Machine:
     amx: bool = False
     bf16: bool = False
     vnni: bool = False
+    dotprod: bool = False
+    i8mm: bool = False
 
     @property
     def lanes(self) -> int:
@@ -84,11 +88,11 @@ def machine_of(target: tvm.target.Target) -> Machine:
     """Return the description of a CPU target (of the host, for a device target)."""
     if target.host is not None and str(target.kind) != "llvm":
         target = target.host
+    has_feature = tvm_ffi.get_global_func("target.target_has_feature")
     cpu = str(target.attrs.get("mcpu", "")).lower()
     text = f"{cpu} {' '.join(str(a) for a in target.attrs.get('mattr', []))}"
     if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
-        return _MACHINES["neon"]
-    has_feature = tvm_ffi.get_global_func("target.target_has_feature")
+        return replace(_MACHINES["neon"], dotprod=bool(has_feature("dotprod", target)), i8mm=bool(has_feature("i8mm", target)))
     if _AVX512.search(text):
         return replace(
             _MACHINES["avx512"],
