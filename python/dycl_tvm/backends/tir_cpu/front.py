@@ -4,9 +4,10 @@
 The kernel is made and scheduled for the largest size. Then each loop gets a test whether its trip writes anything that is wanted: the
 least index that the trip can store at, against the size, which is one more input. Trips that write behind it are skipped; a tile that
 reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. Where that index grows with
-the trips by as much each, the loop ends at the last one that is wanted, and no trip asks. Where an index counts through
-several dimensions, each with a size of its own, a trip is wanted if some index from its least to its largest has its place along each of
-them within that size; a loop whose trips come to each place of the outer ones in turn becomes a loop for each. So every family and every schedule has run-time extents, and static kernels are as they were.
+the trips by as much each, the loop ends at the last one that is wanted, and no trip asks (``shortened.py``). Where an index counts
+through several dimensions, each with a size of its own, a trip is wanted if some index from its least to its largest has its place along
+each of them within that size; a loop whose trips come to each place of the outer ones in turn becomes a loop for each. So every family
+and every schedule has run-time extents, and static kernels are as they were.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from tvm.ir.expr import TensorLoad, Var
 from dycl_tvm.backends.extents import Digits, Extent, Limit, Wanted, outer, parts_of
 from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, replaced, trips, variables_of
 from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
+from dycl_tvm.backends.tir_cpu.shortened import Shortener
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
 #: Statements of a trip beside which a test is nothing.
 _LONG = 16
-#: Loops of so few trips are written out by LLVM as long as these are always as many.
-_FEW_TRIPS = 4
 #: Spans of one loop's stores that are not a constant apart: beyond, its trips are not told apart.
 _MOST_SPANS = 6
 
@@ -57,6 +57,7 @@ class _Skips:
         self.sizes = [Var(f"size_{k}", "int64") for k in range(count)]
         self.stored = Stores(fn, self.out)
         self.scratch = scratch_of(fn.body)
+        self.shortener = Shortener(fn.body)
         #: Loops whose trips may ask: in an innermost one of short trips that would cost what it saves.
         self.long = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For) or len(found(loop.body, tirx.Bind)) >= _LONG}
         self.tests: dict[tuple[Any, bool], tuple[Any, list[Scratch]]] = {}
@@ -80,7 +81,7 @@ class _Skips:
         loop = tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
         if needed is None:
             return loop
-        shorter = _shortened(loop, needed)
+        shorter, _ = self.shortener.shortened(loop, needed)
         return shorter if int(stmt.kind) != tirx.ForKind.PARALLEL else self._launched(shorter)
 
     def _launched(self, loop: Any) -> Any:
@@ -114,7 +115,7 @@ class _Skips:
 
     def _may_have(self, loop: Any, test: Any) -> bool:
         """Whether a loop may be given a test."""
-        return loop in self.long or not found(_shortened(loop, test), tirx.IfThenElse)
+        return loop in self.long or not self.shortener.shortened(loop, test)[1]
 
     def _test(self, loop: Any, exact: bool) -> tuple[Any, list[Scratch]]:
         """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides.
@@ -206,77 +207,6 @@ class _Skips:
         owners = [self.stored.owner(b) for b in buffers]
         inputs = self.params[:-1]
         return not raw and all(is_one_of(b, local) or is_one_of(b, inputs) for b in owners)
-
-
-def _shortened(loop: Any, test: Any) -> Any:
-    """Return a loop whose trips are those for which a test holds: it ends where the test fails for good, and asks where that says too little."""
-    few = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) <= _FEW_TRIPS
-    if few or int(loop.kind) != tirx.ForKind.SERIAL or not isinstance(loop.min, tirx.IntImm) or int(loop.min) or loop.step is not None:
-        return _loop(loop, loop.loop_var, loop.extent, tirx.IfThenElse(test, loop.body, None))
-    period = _period(loop, test)
-    if period is not None:
-        return _in_periods(loop, test, period)
-    extent, rest = loop.extent, []
-    for term in _terms(test):
-        wanted = _wanted_trips(term, loop.loop_var)
-        if wanted is None:
-            rest.append(term)
-        else:
-            extent = tirx.min(extent, tirx.max(wanted, tirx.const(0, "int64")).astype(extent.ty.dtype))
-    body = tirx.IfThenElse(tirx.all(*rest) if len(rest) > 1 else rest[0], loop.body, None) if rest else loop.body
-    return _loop(loop, loop.loop_var, extent, body)
-
-
-def _loop(like: Any, variable: Any, extent: Any, body: Any) -> Any:
-    return tirx.For(variable, like.min, extent, like.kind, body, like.thread_binding, like.annotations, like.step)
-
-
-def _period(loop: Any, test: Any) -> int | None:
-    """Return after how many trips the index of a test that counts through several dimensions is at the next place of an outer one."""
-    periods = [0]
-    for rest in found(test, tirx.FloorMod):
-        parts = tvm.sym.detect_linear_equation(rest.a, [loop.loop_var])
-        numbers = [int(n) for n in (*parts, rest.b, loop.extent) if isinstance(n, tirx.IntImm)]
-        if len(parts) == 2 and len(numbers) == 4:
-            step, start, size, trips_ = numbers
-            if not start and step > 0 and not size % step and not trips_ % (size // step) and _FEW_TRIPS < size // step < trips_:
-                periods.append(size // step)
-    return max(periods) or None
-
-
-def _in_periods(loop: Any, test: Any, period: int) -> Any:
-    """Return a loop as one over periods and one over the trips of each, which test what each changes."""
-    dtype, analyzer = loop.loop_var.ty.dtype, tvm.sym.Analyzer()
-    count = int(loop.extent) // period
-    outer_, inner = Var(f"{loop.loop_var.name}_outer", dtype), Var(f"{loop.loop_var.name}_inner", dtype)
-    for variable, extent in ((outer_, count), (inner, period)):
-        analyzer.bind(variable, tvm.ir.Range(tirx.const(0, dtype), tirx.const(extent, dtype)))
-    values = {loop.loop_var: outer_ * tirx.const(period, dtype) + inner}
-    terms = [analyzer.simplify(replaced(term, values)) for term in _terms(test)]
-    of_inner = [t for t in terms if mentions(t, inner)]
-    body = tvm_ffi.structural_map(loop.body, (Var, lambda v: values.get(v, v)))
-    for variable, extent, own in ((inner, period, of_inner), (outer_, count, [t for t in terms if not mentions(t, inner)])):
-        body = _loop(loop, variable, tirx.const(extent, dtype), body)
-        if own:
-            body = _shortened(body, tirx.all(*own) if len(own) > 1 else own[0])
-    return body
-
-
-def _terms(test: Any) -> list[Any]:
-    """Return what must hold together for a test to hold."""
-    return [*_terms(test.a), *_terms(test.b)] if isinstance(test, tirx.And) else [test]
-
-
-def _wanted_trips(test: Any, variable: Any) -> Any:
-    """Return in how many trips an index that grows by as much in each is within a limit; None for another test."""
-    if not isinstance(test, tirx.LT) or mentions(test.b, variable):
-        return None
-    parts = tvm.sym.detect_linear_equation(test.a, [variable])
-    step = parts[0] if len(parts) == 2 else None
-    if not isinstance(step, tirx.IntImm) or int(step) <= 0 or mentions(parts[1], variable):
-        return None
-    left = tvm.sym.Analyzer().simplify(test.b - parts[1])
-    return left if int(step) == 1 else tirx.floordiv(left + (int(step) - 1), tirx.const(int(step), "int64"))
 
 
 @dataclass(frozen=True)
