@@ -50,7 +50,7 @@ class Shortener:
     def _ended(self, loop: Any, number: Any, terms: list[Any]) -> tuple[Any, bool]:
         extent, left, before = loop.extent, [], []
         for term in terms:
-            if not mentions(term, number):
+            if not (mentions(term, number) or mentions(term, loop.loop_var)):
                 before.append(term)
             elif (wanted := self._wanted_trips(term, number)) is not None:
                 extent = tirx.min(extent, tirx.max(wanted, tirx.const(0, _INT64)).astype(extent.ty.dtype))
@@ -62,7 +62,7 @@ class Shortener:
 
     def _wanted_trips(self, test: Any, number: Any) -> Any:
         """Return in how many trips an index that grows by as much in each is within a limit; None for another test."""
-        if not isinstance(test, tirx.LT) or mentions(test.b, number):
+        if not isinstance(test, tirx.LT) or mentions(test.b, number) or str(test.a.ty.dtype) != _INT64:
             return None
         parts = tvm.sym.detect_linear_equation(test.a, [number])
         step = parts[0] if len(parts) == 2 else None
@@ -81,7 +81,7 @@ class Shortener:
         at = around * tirx.const(period, dtype) + within
         body = _replaced(loop.body, loop.loop_var, at)
         wide = _widened(at.astype(_INT64), None, None)
-        tests = [self._analyzer.simplify(_replaced(term, number, wide)) for term in terms]
+        tests = [self._analyzer.simplify(_replaced(_replaced(term, number, wide), loop.loop_var, at)) for term in terms]
         asks = False
         for variable in (within, around):
             own = [t for t in tests if mentions(t, within) == variable.same_as(within)]
@@ -126,6 +126,7 @@ def _replaced(part: Any, variable: Any, by: Any) -> Any:
 
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 def _widened(expr: Any, variable: Any, number: Any) -> Any:
@@ -138,9 +139,13 @@ def _widened(expr: Any, variable: Any, number: Any) -> Any:
             return tirx.const(int(e), _INT64)
         return number if variable is not None and e.same_as(variable) else e.astype(_INT64)
 
+    def compared(e: Any) -> Any:
+        return type(e)(wide(e.a), wide(e.b)) if str(e.a.ty.dtype) == "int32" else e
+
     return tvm_ffi.structural_map(
         expr,
         [
+            *((kind, compared) for kind in _COMPARISONS),
             (tirx.Cast, lambda c: wide(c.value) if str(c.ty.dtype) == _INT64 and "int" in str(c.value.ty.dtype) else c),
             (Var, lambda v: number if variable is not None and v.same_as(variable) and str(v.ty.dtype) == _INT64 else v),
         ],
