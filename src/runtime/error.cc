@@ -24,7 +24,7 @@ int32_t SetErrorV(int32_t status, const char* kind, const char* format, va_list 
   char text[sizeof(t_error.message)];
   vsnprintf(text, sizeof(text), format, args);
   snprintf(t_error.kind, sizeof(t_error.kind), "%s", kind);
-  memcpy(t_error.message, text, sizeof(text));
+  memcpy(t_error.message, text, strlen(text) + 1);
   t_error.status = status;
   return status;
 }
@@ -34,6 +34,8 @@ int32_t SetErrorV(int32_t status, const char* kind, const char* format, va_list 
 const char* LastErrorKind() { return t_error.kind; }
 const char* LastErrorMessage() { return t_error.message; }
 int32_t LastStatus() { return t_error.status; }
+
+void ClearError() { t_error.kind[0] = t_error.message[0] = '\0'; }
 
 void SetError(const char* kind, const char* format, ...) {
   va_list args;

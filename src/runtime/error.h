@@ -13,6 +13,9 @@ namespace dycl {
 const char* LastErrorKind();
 const char* LastErrorMessage();
 
+// Forgets the error, before what is to say whether there is one.
+void ClearError();
+
 // Begins a new error, an exception that the network raises (printf-like message; cut where it is
 // too long).
 __attribute__((format(printf, 2, 3))) void SetError(const char* kind, const char* format, ...);

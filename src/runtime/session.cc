@@ -493,7 +493,7 @@ int32_t DyclSession::RunBound(const DyclValue* inputs, const DyclRunOptions& opt
     }
     dycl::ScopedPool scope(pool_.get());
     dycl::ScopedPriority rank(priority_);
-    dycl::SetError("", "%s", "");
+    dycl::ClearError();
     recorded.Started();
     status = RunProgram();
     recorded.Ended(site_);

@@ -16,13 +16,13 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Digits, Extent
-from dycl_tvm.backends.front import with_front
+from dycl_tvm.backends.front import found, with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
 from dycl_tvm.backends.tir_cpu.families.normalisation import layer_norm
 from dycl_tvm.backends.tir_cpu.families.relayout import kernel as relayout
-from dycl_tvm.backends.tir_cpu.front import add_sizes
+from dycl_tvm.backends.tir_cpu.front import add_sizes, skip_behind
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Tensor
 
@@ -143,3 +143,32 @@ def test_what_a_later_trip_reads_is_computed(falls: bool) -> None:
         module["front"](*given)
         np.testing.assert_allclose(given[-1].numpy()[:n], sums[:n], rtol=1e-5)
         assert not falls or (given[-1].numpy()[n:] == 7).all()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_loops_end_where_nothing_more_is_wanted(order: tuple[int, int]) -> None:
+    """An index that counts through two dimensions, and innermost loops: no trip is left that asks."""
+
+    def flat(x: Any, y: Any) -> None:
+        with T.serial(0, 12 * 32) as i:
+            store(y, [i], x[i] + 1)
+
+    def nested(x: Any, y: Any) -> None:
+        with T.serial(0, 12) as i, T.serial(0, 32) as j:
+            place = (i, j) if order == (0, 1) else ((i * 32 + j) % 12, (i * 32 + j) // 12)
+            store(y, [place[0] * 32 + place[1]], x[place[0] * 32 + place[1]] + 1)
+
+    limit = Digits((12, 32), (N, Extent(1, 1, 0)))
+    for body, ends in ((flat, True), (nested, order == (0, 1))):
+        fn = with_front(prim_func([("x", (384,), "float32"), ("y", (384,), "float32")], body), (limit,))
+        loops = found(skip_behind(add_sizes(fn)).body, tirx.For)
+        assert not ends or not any(found(loops[-1], tirx.IfThenElse))
+        module = compile_kernels({"front": add_sizes(fn).with_attr("global_symbol", "front")}, AVX2)
+        data = np.random.default_rng(0).standard_normal(384).astype("float32")
+        for n, m in itertools.product((0, 1, 5, 12), (0, 1, 17, 32)):
+            numbers = [np.array(k, "int64") for k in (n, m)]
+            given: Any = [tvm.runtime.tensor(a) for a in (data, *numbers, np.full(384, 7, "float32"))]
+            module["front"](*given)
+            y = given[-1].numpy().reshape(12, 32)
+            np.testing.assert_array_equal(y[:n, :m], (data + 1).reshape(12, 32)[:n, :m])
+            assert not ends or ((y[n:] == 7).all() and (y[:, m:] == 7).all())

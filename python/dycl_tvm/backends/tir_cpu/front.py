@@ -3,9 +3,11 @@
 
 The kernel is made and scheduled for the largest size. Then each loop gets a test whether its trip writes anything that is wanted: the
 least index that the trip can store at, against the size, which is one more input. Trips that write behind it are skipped; a tile that
-reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. Where an index counts through
-several dimensions, each with a size of its own, a trip is wanted if some index from its least to its largest has its place along each of
-them within that size. So every family and every schedule has run-time extents, and static kernels are as they were.
+reaches over it is computed whole, and a parallel loop of which little is left runs on the calling thread. Where that index grows with
+the trips by as much each, the loop ends at the last one that is wanted, and no trip asks (``shortened.py``). Where an index counts
+through several dimensions, each with a size of its own, a trip is wanted if some index from its least to its largest has its place along
+each of them within that size; a loop whose trips come to each place of the outer ones in turn becomes a loop for each. So every family
+and every schedule has run-time extents, and static kernels are as they were.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tvm.ir.expr import TensorLoad, Var
 from dycl_tvm.backends.extents import Digits, Extent, Limit, Wanted, outer, parts_of
 from dycl_tvm.backends.front import SIZES, Stores, end, found, has_front, is_one_of, mentions, replaced, trips, variables_of
 from dycl_tvm.backends.tir_cpu.scratch import Scratch, scratch_of
+from dycl_tvm.backends.tir_cpu.shortened import Shortener
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES
 
 #: Statements of a trip beside which a test is nothing.
@@ -54,8 +57,9 @@ class _Skips:
         self.sizes = [Var(f"size_{k}", "int64") for k in range(count)]
         self.stored = Stores(fn, self.out)
         self.scratch = scratch_of(fn.body)
-        #: Loops that may have a test: in an innermost one of short trips it would cost what it saves.
-        self.tested = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For) or len(found(loop.body, tirx.Bind)) >= _LONG}
+        self.shortener = Shortener(fn.body)
+        #: Loops whose trips may ask: in an innermost one of short trips that would cost what it saves.
+        self.long = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For) or len(found(loop.body, tirx.Bind)) >= _LONG}
         self.tests: dict[tuple[Any, bool], tuple[Any, list[Scratch]]] = {}
 
     def run(self, body: Any) -> Any:
@@ -73,14 +77,12 @@ class _Skips:
             return tirx.IfThenElse(stmt.condition, self._visit(stmt.then_case), orelse)
         if not isinstance(stmt, tirx.For) or int(stmt.kind) not in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL):
             return stmt
-        if stmt not in self.tested:
-            return stmt
-        body = self._visit(stmt.body)
-        needed = self._needed(stmt)
-        if needed is not None:
-            body = tirx.IfThenElse(needed, body, None)
+        body, needed = self._visit(stmt.body), self._needed(stmt)
         loop = tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
-        return loop if needed is None or int(stmt.kind) != tirx.ForKind.PARALLEL else self._launched(loop)
+        if needed is None:
+            return loop
+        shorter, _ = self.shortener.shortened(loop, needed)
+        return shorter if int(stmt.kind) != tirx.ForKind.PARALLEL else self._launched(shorter)
 
     def _launched(self, loop: Any) -> Any:
         """Return a parallel loop that has a launch only if enough is left, and whose last trips are not all of one thread."""
@@ -99,15 +101,21 @@ class _Skips:
             test, scratch = self._test(loop, exact)
 
             def same(other: Any, test: Any = test, exact: bool = exact) -> Any:
-                of = self._test(other, exact)[0] if int(other.kind) == tirx.ForKind.SERIAL and other in self.tested else None
-                if of is None:
+                of = self._test(other, exact)[0] if int(other.kind) == tirx.ForKind.SERIAL else None
+                if of is None or not self._may_have(other, of):
                     return None
                 renamed = tvm_ffi.structural_map(of, (Var, lambda v: loop.loop_var if v.same_as(other.loop_var) else v))
                 return of if tvm_ffi.structural_equal(renamed, test) else None
 
-            if test is not None and all(s.is_used_up(loop, test) or s.in_trips(same) for s in scratch):
+            if test is None or not self._may_have(loop, test):
+                continue
+            if all(s.is_used_up(loop, test) or s.in_trips(same) for s in scratch):
                 return test
         return None
+
+    def _may_have(self, loop: Any, test: Any) -> bool:
+        """Whether a loop may be given a test."""
+        return loop in self.long or not self.shortener.shortened(loop, test)[1]
 
     def _test(self, loop: Any, exact: bool) -> tuple[Any, list[Scratch]]:
         """Return whether a trip writes what is wanted of the output, and to which memory of the kernel's own it writes besides.

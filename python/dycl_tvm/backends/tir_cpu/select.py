@@ -67,7 +67,7 @@ _STREAM, _OVERLAP = 1.7, 0.4
 
 
 #: Rows for which a product may have a body of its own, and how many times as many rows are to be computed without it.
-_FEW_ROWS, _WASTED = (1, 2), 1.3
+_FEW_ROWS, _WASTED = (1, 2, 3), 1.3
 
 
 class Selector:

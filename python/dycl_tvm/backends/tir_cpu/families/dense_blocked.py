@@ -89,8 +89,12 @@ class _Blocked:
 
     def kernel(self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
+        return self.kernel_up_to(work, plan, machine, epilogue, None)
+
+    def kernel_up_to(self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue, last: Any) -> Any:
+        """Return the PrimFunc of :meth:`kernel` where no row behind ``last``, an expression, is wanted: its tile may be a narrow one."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
-        return prim_func(buffers, lambda x, w, *rest: _Kernel(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]).emit())
+        return prim_func(buffers, lambda x, w, *rest: _Kernel(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1], last).emit())
 
 
 def _plan(work: Dense, machine: Machine, rows: int, wide: int) -> BlockedPlan | None:
@@ -140,9 +144,18 @@ class _Kernel:
     """One kernel while it is written."""
 
     def __init__(
-        self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any
+        self,
+        work: Dense,
+        plan: BlockedPlan,
+        machine: Machine,
+        epilogue: Epilogue,
+        x: Any,
+        w: Any,
+        operands: Sequence[Any],
+        y: Any,
+        last: Any,
     ) -> None:
-        self.work, self.plan, self.machine, self.epilogue = work, plan, machine, epilogue
+        self.work, self.plan, self.machine, self.epilogue, self.last = work, plan, machine, epilogue, last
         self.x, self.w, self.operands, self.y = x, w, operands, y
         self.lanes, self.width, self.total = machine.lanes, plan.vectors * machine.lanes, work.batch * work.m
         self.tiles, self.panels = -(-self.total // plan.rows), -(-work.n // self.width)
@@ -196,7 +209,14 @@ class _Kernel:
                 def left(r: int, step: Any) -> Any:
                     return self.x[row_at(self.work, row + r, k + step)] if copy is None else copy[at + r, step]
 
-                self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
+                narrow = (count + 1) // 2
+                if self.last is None or narrow == count:
+                    self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
+                    return
+                with T.If(self.last >= row + narrow):
+                    for there, side in ((count, T.Then()), (narrow, T.Else())):
+                        with side:
+                            self.tile(there, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
 
             even_tiles(self.total, rows, first + index, tile)
 

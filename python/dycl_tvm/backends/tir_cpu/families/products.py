@@ -2,8 +2,9 @@
 """Products of which calls decide how many rows there are: a kernel of more than one body, chosen by the rows of the call.
 
 A tile of registers is computed whole, and few rows wait for their weights where many wait for their multiply-adds. So the kernel asks at
-its start whether all rows that are wanted are among the first, and computes those as a product of so few rows is best computed. All
-bodies read the same packed weights.
+its start whether all rows that are wanted are among the first, and computes those as a product of so few rows is best computed; of
+others the last tile may be one of half the rows, where a family has such kernels (``kernel_up_to``). All bodies read the same packed
+weights.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue
 
 _TEXT = "pragma_import_llvm"
+#: Tiles of a product beside which half a tile is nothing.
+_HALVES_PAY = 8
 
 
 @dataclass(frozen=True)
@@ -47,19 +50,32 @@ class ProductMaker(Maker):
         """Return what the kernel is to ask for where this much is wanted: nothing if no call has so few rows."""
         rows = tuple(wanted[:-1])
         least = sum(stride * (min(size, bounds.range(extent)[0]) - 1) for size, stride, extent in _digits(self.product.work, rows))
-        return rows if sizes_of(rows) and self.fewer and least < self.fewer[-1].work.batch * self.fewer[-1].work.m else ()
+        few = self.fewer[-1].work.batch * self.fewer[-1].work.m if self.fewer else 0
+        most = few if self._up_to is None else _HALVES_PAY * dict(self.product.plan.params)["rows"]
+        return rows if sizes_of(rows) and least < most else ()
+
+    @property
+    def _up_to(self) -> Any:
+        """What makes the product's kernel with a last tile of half the rows."""
+        return getattr(self.product.family, "kernel_up_to", None)
 
     def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
-        made = self.product.kernel(self.machine, self.epilogue)
         if not own:
-            return made
+            return self.product.kernel(self.machine, self.epilogue)
         sizes = sizes_of(own)
         lengths = {k: tirx.decl_buffer((), "int64", name=f"length_{k}") for k in sizes}
         last: Any = tirx.const(0, "int64")
         for _, stride, extent in _digits(self.product.work, own):
             count = tirx.BufferLoad(lengths[extent.size], []) * extent.factor + extent.constant if extent.factor else extent.constant
             last = last + (count - 1) * stride
+        product = self.product
+        up_to = self._up_to
+        made = (
+            product.kernel(self.machine, self.epilogue)
+            if up_to is None
+            else up_to(product.work, product.plan, self.machine, self.epilogue, last)
+        )
         body, texts = _without_texts(made.body)
         for few in reversed(self.fewer):
             small = few.kernel(self.machine, _of_rows(self.epilogue, few.work))
