@@ -89,3 +89,25 @@ def test_what_follows_a_product_behind_a_view(tmp_path: Path) -> None:
     assert kernels["bf16"] == {"pack_bf16", "attention", *products}
     assert "gelu" in kernels["default"]
     assert errors["default"] < 1e-5 < 1e-4 < errors["bf16"] < 8e-3 * float(expected.abs().max())
+
+
+class Broadcast(nn.Module):
+    """A product of one matrix, seen as three dimensions, that an operation behind it repeats for several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(40, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:1]) * x
+
+
+@needs(BF16)
+def test_what_has_more_elements_than_a_product_is_no_part_of_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Broadcast().eval(), torch.randn(3, 30, 40)
+    artefact = dycl_tvm.build(model, (x,), target=BF16, accuracy="bf16", verify="off")
+    artefact.export_library(tmp_path / "model.so", embed_params=True)
+    with torch.no_grad():
+        expected = model(x)
+    torch.testing.assert_close(torch.as_tensor(dycl_tvm.load(tmp_path / "model.so")(x)), expected, rtol=0, atol=5e-2)

@@ -53,6 +53,7 @@ def check(work: Conv2D, plan: DirectPlan, target: Any = AVX2, residual: bool = F
 
 
 CASES = {
+    "11x11_of_few_columns": conv((8, 8), (24, 2), (11, 11), padding=(5, 5, 5, 5)),
     "3x3": conv((16, 24), (9, 10), (3, 3), padding=(1, 1, 1, 1), batch=2),
     "channels_no_multiple": conv((20, 13), (7, 11), (3, 3), padding=(1, 1, 1, 1)),
     "stride_2": conv((16, 16), (11, 12), (3, 3), stride=2, padding=(1, 1, 1, 1)),

@@ -78,6 +78,19 @@ def test_what_fixed_point_cannot_hold_is_as_in_float32(target: Any) -> None:
         assert np.isfinite(y[3]).all()
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_row_changes_with_what_another_one_holds(target: Any) -> None:
+    """Behind a size of the call a row holds what was left in memory."""
+    work = _work(6, 20, 72, "int4", 32)
+    weights = _Weights(work)
+    x = torch.randn(1, 6, 72, generator=torch.Generator().manual_seed(4))
+    plan = next(p for p in FAMILY.plans(work, machine_of(target)) if not p.spread)
+    before = _run(work, plan, target, weights, x)[0].copy()
+    x[0, 1], x[0, 3, 5], x[0, 5, :32] = float("nan"), 2.0**100, 2.0**-130
+    others = [0, 2, 4]
+    np.testing.assert_array_equal(_run(work, plan, target, weights, x)[0][others], before[others])
+
+
 @pytest.mark.parametrize("scale", [0.0, 2.0**-140, 2.0**-115, 2.0**-90, 2.0**90])
 def test_rows_of_any_size_keep_their_digits(scale: float) -> None:
     work = _work(2, 16, 64, "int8", 64)

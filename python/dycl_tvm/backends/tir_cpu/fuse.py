@@ -64,8 +64,11 @@ def _fits(node: Node, shape: tuple[int, ...], dtype: str | None, views: bool) ->
         return False
     if node.elementwise is None:
         return views and node.anchor == "view"
-    if node.output.tensor.shape != shape and not (views and all(beside is not None for _, beside in _reads(node, shape))):
-        return False
+    if node.output.tensor.shape != shape:
+        # a view shows the same elements; what is broadcast to more of them has no place in the epilogue
+        same = views and node.output.tensor.numel == math.prod(shape)
+        if not same or any(beside is None for _, beside in _reads(node, shape)):
+            return False
     if dtype is None:
         return all(v.tensor.dtype in PACKED_DTYPES for v in (node.output, *node.inputs))
     return all(v.tensor.dtype == dtype for v in (node.output, *node.inputs))

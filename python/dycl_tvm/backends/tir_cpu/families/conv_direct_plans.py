@@ -116,16 +116,18 @@ def direct_plans(work: Conv2D, machine: Machine) -> list[DirectPlan]:
 
 
 def _tiles(p: Problem, machine: Machine, copy: bool) -> Iterator[_Tile]:
-    """Yield the tiles that fit into the registers, next to a vector of weights a block and one element."""
+    """Yield the tiles that fit into the registers, next to a vector of weights a block and one element; small ones if none is larger."""
+    most_rows = 1 if copy else min(p.rows.out, 4)
+    enough = min(p.outputs * most_rows * p.columns.out, machine.registers // 4)
     for blocks in range(1, min(p.outputs, machine.registers - 4) + 1):
         room = (machine.registers - 1 - blocks) // blocks
-        for rows in range(1, 1 if room < 1 else min(p.rows.out, 4 if not copy else 1, room) + 1):
+        for rows in range(1, min(most_rows, room) + 1):
             if rows > 1 and p.columns.out * rows > room and p.columns.out > 8:
                 break  # several rows are for images narrower than a tile
             counts = {-(-p.columns.out // c) for c in range(1, room // rows + 1)}
             for columns in sorted({-(-p.columns.out // n) for n in counts}):
                 sums = blocks * rows * columns
-                if sums * 4 < machine.registers and sums < min(p.outputs * p.rows.out * p.columns.out, machine.registers // 4):
+                if sums * 4 < machine.registers and sums < enough:
                     continue
                 yield _Tile(blocks, rows, columns, False, copy)
                 # compilers keep the elements that taps share in registers, too: the more, the wider the kernel

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
@@ -100,11 +101,13 @@ class _Kernel:
             return
         rows = Rows(self.total, self.work.k, self.words.block, self.lanes)
         rows.fill(lambda row, k: self.x[row_at(self.work, row, k)])
-        with T.If(rows.usual):
-            with T.Then():
-                self.columns(lambda column: self.tiles(self.plan.rows, lambda count, row: self.exact_tile(rows, count, row, column)))
-            with T.Else():
-                self.columns(lambda column: self.tiles(1, lambda _, row: self.float_tile(row, column)))
+
+        def tiles(column: Any) -> None:
+            self.tiles(self.plan.rows, lambda count, row: self.exact_tile(rows, count, row, column))
+            with T.serial(0, self.total) as row, T.If(tirx.Not(rows.usual(row))), T.Then():
+                self.float_tile(row, column)
+
+        self.columns(tiles)
 
     def columns(self, emit: Callable[[Any], None]) -> None:
         """Emit ``emit(column)`` for all tiles of columns, in pieces."""
@@ -125,11 +128,13 @@ class _Kernel:
         store_rows(self.work, self.width, self.lanes, self.epilogue, self.operands, self.y, totals, row, column)
 
     def exact_tile(self, rows: Rows, count: int, row: Any, column: Any) -> None:
-        """Emit some rows by one tile of columns, with exact sums of each block."""
+        """Emit some rows by one tile of columns, with exact sums of each block; those that are not usual are left to others."""
         totals = zeros(count, self.width)
         clear(totals, self.width, self.lanes)
         self.words.along(lambda b, elements: self.exact_block(rows, totals, row, column, b, elements))
-        self.store(totals, row, column)
+        for r, total in enumerate(totals):
+            with T.If(rows.usual(row + r)), T.Then():
+                self.store([total], row + r, column)
 
     def exact_block(self, rows: Rows, totals: Sequence[Any], row: Any, column: Any, b: Any, elements: int) -> None:
         """Emit what a block adds to a tile."""

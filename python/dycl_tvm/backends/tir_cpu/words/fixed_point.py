@@ -7,7 +7,8 @@ high * 2^15 + low. :func:`dot` adds the products of pairs of digits with pairs o
 with integers from -128 to 127 the sums of 128 products stay below 2^29.
 
 Rows that hold no number, one of at least 2^96 (a sum might be infinite where the product is not), or a block of nothing but numbers
-below 2^-97 (they lose more) that are not all zero, have to be computed otherwise: ``Rows.usual`` says whether there is none.
+below 2^-97 (they lose more) that are not all zero, have to be computed otherwise: ``Rows.usual`` says of a row that it is none of these.
+No other row plays a part in that: behind a size of the call rows hold what was left in memory.
 """
 
 from __future__ import annotations
@@ -79,20 +80,19 @@ class Rows:
     def __init__(self, count: int, k: int, block: int, lanes: int) -> None:
         self.count, self.k, self.block, self.lanes = count, k, block, lanes
         chunks = -(-k // lanes)
-        #: The digits in pairs, high ones and low ones, and zeros behind them; the scales; the largest bits of all numbers.
+        #: The digits in pairs, high ones and low ones, and zeros behind them; the scales; the largest bits of each row's numbers.
         self.high, self.low = (_shared(count, chunks * lanes // 2, "int32") for _ in range(2))
         self.scales = _shared(count, -(-k // block), "float32")
-        self._largest = T.alloc_buffer((1,), "int32")
+        self._largest = _shared(count, 1, "int32")
 
-    @property
-    def usual(self) -> Any:
-        """Whether all rows can be computed with."""
-        return self._largest[0] < T.int32(_LARGE << _MANTISSA)
+    def usual(self, row: Any) -> Any:
+        """Whether a row can be computed with."""
+        return self._largest[row, 0] < T.int32(_LARGE << _MANTISSA)
 
     def fill(self, source: Callable[[Any, Any], Any]) -> None:
         """Emit the rows, of which ``source(row, k)`` loads an element or a vector of them."""
-        store(self._largest, [0], T.int32(0))
         with T.serial(0, self.count) as row:
+            store(self._largest, [row, 0], T.int32(0))
             whole, rest = divmod(self.k, self.block)
             if whole:
                 with T.serial(0, whole) as b:
@@ -124,7 +124,7 @@ class Rows:
         each(look)
         across(most, lanes, tirx.max)
         small = tirx.all(most[0] > T.int32(0), most[0] < T.int32(_LEAST << _MANTISSA))
-        store(self._largest, [0], tirx.max(self._largest[0], tirx.Select(small, T.int32(_LARGE << _MANTISSA), most[0])))
+        store(self._largest, [row, 0], tirx.max(self._largest[row, 0], tirx.Select(small, T.int32(_LARGE << _MANTISSA), most[0])))
         exponent = tirx.max(most[0] & T.int32(_EXPONENT), T.int32(_LEAST << _MANTISSA))
         biased = T.shift_right(exponent, T.int32(_MANTISSA))
         scale, inverse = (T.shift_left(e, T.int32(_MANTISSA)) for e in (biased - (_BITS - 1), (2 * _ONE + _BITS - 1) - biased))
