@@ -461,7 +461,7 @@ class _Reads:
 
     def _position(self, expr: Any) -> Any:
         """Return the position that an expression is, None if it depends on anything but the axes."""
-        if isinstance(expr, tirx.Cast) and "int" in str(expr.value.ty.dtype):
+        if isinstance(expr, tirx.Cast) and "int" in str(expr.value.ty.dtype) and _keeps_places(expr):
             return self._position(expr.value)
         fact = self._fact(expr)
         if isinstance(fact, Counts):
@@ -470,6 +470,11 @@ class _Reads:
 
     def _fact(self, expr: Any) -> Fact | None:
         return next((f for b, f in self.facts if b.same_as(expr.source)), None) if isinstance(expr, TensorLoad) else None
+
+
+def _keeps_places(cast: Any) -> bool:
+    """Whether a cast of integers leaves each place of a dimension what it is: 8 and 16 bits are too few for some."""
+    return "int" in str(cast.ty.dtype) and cast.ty.dtype.bits >= min(32, cast.value.ty.dtype.bits)
 
 
 def _is(expr: Any, number: int) -> bool:
