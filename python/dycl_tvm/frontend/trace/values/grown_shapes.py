@@ -447,8 +447,6 @@ def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 def full(func: Any, *args: Any, **kwargs: Any) -> Any:
     like, sizes = (args[:1], args[1:]) if func in _LIKE_ANOTHER else ((), args)
-    if "size" in kwargs:
-        sizes = (kwargs.pop("size"), *sizes)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None
