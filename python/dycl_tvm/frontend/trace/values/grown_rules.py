@@ -29,7 +29,7 @@ def named(names: str, *holders: Any) -> list[Any]:
 def _operators(func: Any) -> list[Any]:
     """Return the operators of ATen that a function of PyTorch's may be, but for those that write to ``out``."""
     packet = getattr(torch.ops.aten, func.__name__, None) if isinstance(func, _BUILTIN) else None
-    found = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    found = [getattr(packet, name) for name in packet.overloads()] if isinstance(packet, torch._ops.OpOverloadPacket) else []
     return [f for f in found if not any(a.is_out for a in f._schema.arguments)]
 
 
@@ -52,6 +52,8 @@ def _parameters(func: Any) -> list[tuple[list[str], set[str]]]:
 
 def by_position(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with those given by name at their positions, as far as there is no gap: rules know them so."""
+    if not kwargs:
+        return args, kwargs
     fitting = [(names, every) for names, every in _parameters(func) if kwargs.keys().isdisjoint(names[: len(args)])]
     names = next((names for names, every in fitting if kwargs.keys() <= every), fitting[0][0] if fitting else [])
     own = [*itertools.takewhile(kwargs.__contains__, names[len(args) :])]
