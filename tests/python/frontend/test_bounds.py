@@ -180,3 +180,25 @@ def test_a_fixed_dimension_beyond_its_bound():
         program(torch.ones(4))
     with pytest.raises(UnsupportedError, match="dimension 0 is longer than its bound 3"):
         stage(program, (torch.ones(4),))
+
+
+def one_of_two_sizes(x):
+    n, m = x.shape
+    larger = n if n > m else m
+    chosen = int((x > 0).sum()) if x.sum() > 0 else n
+    grown = n + 1 if x[0, 0] > 0 else 2
+    return torch.zeros(larger), torch.zeros(chosen, 2), torch.arange(grown), larger == n, x[:grown], grown > 5
+
+
+def padded_to_both(x):
+    n, m = x.shape
+    y = torch.arange(12.0).view(1, 3, 4)
+    return torch.nn.functional.pad(y, (0, n, 0, m)), torch.nn.functional.pad(y, (n, m, n - 1, -1), value=2.0)
+
+
+@pytest.mark.parametrize("program", [one_of_two_sizes, padded_to_both])
+def test_what_is_one_of_several_numbers_is_within_the_bounds_of_all(program) -> None:
+    shapes = ({0: dycl_tvm.Dim("N", max=4), 1: dycl_tvm.Dim("M", max=4)},)
+    sizes = [(2, 3), (1, 1), (4, 1), (1, 4), (4, 4)]
+    inputs = [(sign * torch.randn(n, m, generator=torch.Generator().manual_seed(n)),) for n, m in sizes for sign in (1, -1)]
+    check(program, inputs, dynamic_shapes=shapes)

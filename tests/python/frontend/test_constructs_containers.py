@@ -63,6 +63,28 @@ def test_dataclass_inside():
     check(f, X, paths=2)
 
 
+def test_classes_that_the_forward_makes_of_annotations():
+    def f(x):
+        @dataclasses.dataclass
+        class Box:
+            y: object
+            score: float = 0.5
+
+        class Point(NamedTuple):
+            x: object
+            n: int = 2
+
+        class Plain:
+            least: int = 1
+            most: int
+
+        box = Box(x, 2.0) if x.sum() > 0 else Box(x * 3)
+        point = Point(box.y)
+        return box.y * box.score, point.x * point.n, Plain.least, list(Plain.__annotations__), hasattr(Plain, "most")
+
+    check(f, X, paths=2)
+
+
 def test_dataclass_input():
     def f(s):
         if s.x.sum() > 0:

@@ -325,3 +325,27 @@ def _rows(x):
 def test_an_overlap_that_is_not_known_is_refused(change):
     with pytest.raises(UnsupportedError, match="through another that may overlap"):
         stage(change, (torch.ones(5),))
+
+
+def nearest_pairs(cost):
+    cost, pairs = cost.clone(), []
+    for _ in range(3):
+        best = cost.argmin()
+        i, j = best // cost.shape[1], best % cost.shape[1]
+        pairs.append((i, j, cost[i, j]))
+        cost[i] = 9.0
+        cost[:, j] = 9.0
+    return pairs, cost
+
+
+def all_in_one_row(x):
+    y = x.clone()
+    made = y.unique(), y.median(), y.quantile(0.5), y.roll(1), y.repeat_interleave(2), torch.take(y, torch.tensor([0]))
+    y[0] = 9.0
+    return made, y
+
+
+@pytest.mark.parametrize("program", [nearest_pairs, all_in_one_row])
+def test_a_function_of_all_elements_leaves_no_view(program) -> None:
+    inputs = [(torch.randn(n, m, generator=torch.Generator().manual_seed(n)),) for n, m in [(2, 3), (1, 1), (4, 1), (1, 4), (4, 4)]]
+    check(program, inputs, dynamic_shapes=({0: dycl_tvm.Dim("N", max=4), 1: dycl_tvm.Dim("M", max=4)},))

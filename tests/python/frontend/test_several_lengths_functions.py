@@ -135,6 +135,40 @@ def test_halves_are_known_to_be_alike():
     assert sum(block.steps != [] for block in graph.blocks) == 1
 
 
+def by_name(x):
+    b, t, _ = x.shape
+    shapes = x.view(size=(b, t, 2, 4)), torch.reshape(input=x, shape=(b * t, 8)), x[:1].expand(size=(b, t, 8)), x.repeat(repeats=(1, 2, 1))
+    made = torch.arange(start=0, end=t, step=1), torch.arange(end=b), torch.full(size=(b, t), fill_value=b), x.new_zeros(size=(t, b))
+    products = torch.matmul(input=x, other=torch.ones(8, 2)), torch.bmm(input=x, mat2=x.mT), x[0].mm(mat2=x[0].mT), x.tile(dims=(2, 1, 1))
+    chosen = torch.where(condition=x > 0, input=x, other=-x), torch.where(other=x, input=x * 2, condition=x > 0)
+    edges = torch.tensor([-1.0, 0.0, 1.0])
+    places = torch.searchsorted(edges, input=x), torch.searchsorted(x[0, :, 0].sort().values, input=edges)
+    return shapes, made, products, chosen, places, torch.equal(input=x, other=x * 1), x.allclose(other=x.abs(), atol=0.5)
+
+
+def compared_and_multiplied(x):
+    points, others = x[..., :3], x[..., 3:6]
+    crosses = torch.linalg.cross(points, others), torch.cross(points, others, dim=-1), points.cross(other=others, dim=2)
+    products = torch.tensordot(x, torch.ones(8, 2), 1), torch.tensordot(x, x, ([0, -1], [0, 2])), torch.tensordot(x, x, 3)
+    equal = torch.equal(x, x.clone()), torch.equal(x, x[0]), torch.equal(x[:1], x[-1:]), torch.allclose(x, x + 1)
+    return crosses, products, equal, torch.msort(x), x.cpu()
+
+
+@pytest.mark.usefixtures("nothing_behind_the_sizes")
+@pytest.mark.parametrize("program", [by_name, compared_and_multiplied], ids=lambda f: f.__name__)
+def test_arguments_by_name_and_products(program):
+    torch.manual_seed(0)
+    check(program, [(sequences(*s),) for s in SIZES], dynamic_shapes={"x": {0: B, 1: T}})
+
+
+def test_arguments_by_name_of_fixed_shapes():
+    def model(x):
+        same = torch.equal(input=x, other=x.abs()), x.equal(other=x), torch.allclose(input=x, other=x), x.allclose(other=-x)
+        return same, torch.reshape(input=x, shape=(-1, 2)), torch.where(condition=x > 0), torch.masked_select(mask=x > 0, input=x)
+
+    check(model, [(torch.ones(2, 3),), (torch.tensor([[1.0, -2.0, 0.5], [-1.0, 0.0, 3.0]]),)])
+
+
 def of_nothing(x):
     made = x.split([0, x.shape[1]], 1), x.repeat(1, x.shape[0], 1), torch.arange(x.shape[1]).repeat(x.shape[0]), x.roll(1, 1)
     layers = F.conv_transpose1d(x.mT, torch.ones(8, 3, 4), stride=2), x.unflatten(2, (2, -1)), x.is_contiguous(), torch.eye(x.shape[1])

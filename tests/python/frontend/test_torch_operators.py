@@ -29,6 +29,7 @@ CHECKS = {
     "sizes": "n = int(x.sum().item())\ntorch._check_is_size(n, max=7)\ntorch._check(n < 3)\nreturn x * n",
     "an error that is caught": "try:\n    torch._check(x.sum().item() > 0)\nexcept RuntimeError:\n    return x - 1\nreturn x * 2",
     "all elements": "torch._check_tensor_all(x > -1)\nreturn x * 2",
+    "names": "torch._check(message=lambda: 'few', cond=x.sum().item() > 0)\nreturn x * 2",
     "an assertion": "torch._assert(x.sum() > 0, 'no')\nreturn x * 2",
     "an assertion of a tensor": "torch._assert_async(x.sum() > 0)\nreturn x * 2",
     "one with a message": "torch._assert_async((x > 0).any(), 'no')\nreturn x * 2",

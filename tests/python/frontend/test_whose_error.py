@@ -209,6 +209,18 @@ def pooled(x):
     return torch.nn.functional.adaptive_avg_pool2d(x[None], (int((x > 0).sum()) + 1, 1))
 
 
+def test_a_check_without_data_that_fails_otherwise_than_eager():
+    """PyTorch's check of sizes for tensors without data asks an int for a bool, which is a TypeError; eager raises a RuntimeError."""
+
+    def f(x):
+        try:
+            return torch.nn.functional.interpolate(x[:0].expand(1, 4, 0) * 1, size=3)
+        except RuntimeError:
+            return x
+
+    check(f, [(torch.ones(3),)])
+
+
 def test_a_size_that_pytorch_wants_to_know_is_named():
     with pytest.raises(UnsupportedError, match="is given a size that is known only at run time"):
         stage(pooled, X[0])

@@ -93,47 +93,47 @@ def _stacked(outs: list[Any]) -> Any:
     return pytree.tree_unflatten([torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))], spec)
 
 
-def check(condition: Any, message: Callable[[], Any] | None = None, error: type[Exception] = RuntimeError) -> None:
+def check(cond: Any, message: Callable[[], Any] | None = None, error_type: type[Exception] = RuntimeError) -> None:
     """Stand for ``torch._check``."""
-    if isinstance(condition, torch.Tensor):
+    if isinstance(cond, torch.Tensor):
         raise TypeError("cond must be a bool, but got a Tensor")
-    if not condition:
-        raise error("Expected cond to be True, but got False." if message is None else str(message()))
+    if not cond:
+        raise error_type("Expected cond to be True, but got False." if message is None else str(message()))
 
 
-def check_index(condition: Any, message: Callable[[], Any] | None = None) -> None:
+def check_index(cond: Any, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_index``."""
-    check(condition, message, IndexError)
+    check(cond, message, IndexError)
 
 
-def check_value(condition: Any, message: Callable[[], Any] | None = None) -> None:
+def check_value(cond: Any, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_value``."""
-    check(condition, message, ValueError)
+    check(cond, message, ValueError)
 
 
-def check_type(condition: Any, message: Callable[[], Any] | None = None) -> None:
+def check_type(cond: Any, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_type``."""
-    check(condition, message, TypeError)
+    check(cond, message, TypeError)
 
 
-def check_not_implemented(condition: Any, message: Callable[[], Any] | None = None) -> None:
+def check_not_implemented(cond: Any, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_not_implemented``."""
-    check(condition, message, NotImplementedError)
+    check(cond, message, NotImplementedError)
 
 
-def check_tensor_all(condition: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
+def check_tensor_all(cond: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_tensor_all``."""
-    check(condition.all().item(), message)
+    check(cond.all().item(), message)
 
 
-def check_with(error: type[Exception], condition: Any, message: Callable[[], Any] | None) -> None:
+def check_with(error_type: type[Exception], cond: Any, message: Callable[[], Any] | None) -> None:
     """Stand for ``torch._check_with``."""
-    check(condition, message, error)
+    check(cond, message, error_type)
 
 
-def check_tensor_all_with(error: type[Exception], condition: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
+def check_tensor_all_with(error_type: type[Exception], cond: torch.Tensor, message: Callable[[], Any] | None = None) -> None:
     """Stand for ``torch._check_tensor_all_with``."""
-    check(condition.all().item(), message, error)
+    check(cond.all().item(), message, error_type)
 
 
 def check_is_size(i: Any, message: Callable[[], Any] | None = None, *, max: Any = None) -> None:

@@ -555,6 +555,11 @@ class ClassBodyRewriter(Rewriter):
         added = [n.id for n in walk_scope(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and OWN_NAME.fullmatch(n.id)]
         return [*made, *[s for name in dict.fromkeys(added) for s in statements_from(f"locals().pop({name!r}, None)", statements[-1])]]
 
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Keep the annotation: classes are made of them (dataclasses, named tuples)."""
+        stores = super().visit_AnnAssign(node) if node.value is not None else []
+        return [*stores, placed(ast.AnnAssign(node.target, node.annotation, None, node.simple), node)]
+
     def visit_If(self, node: ast.If) -> Any:
         """Leave the branch to Python."""
         node.test = self._condition(node.test)

@@ -273,7 +273,12 @@ class Join:
         kind = kinds.pop()
         lengths = {scalars.length_of(c.obj) for c in found}
         made = scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
-        return scalars.grown(made, length) if len(lengths) == 1 and isinstance(length := lengths.pop(), Length) else made
+        if len(lengths) == 1 and isinstance(length := lengths.pop(), Length):
+            return scalars.grown(made, length)
+        bounds = [scalars.bounds_of(c.obj) for c in found]
+        if kind == "int" and any(scalars.is_symbolic(c.obj) for c in found) and None not in bounds:
+            made.node.bounds = min(b[0] for b in bounds), max(b[1] for b in bounds)  # type: ignore[index]  # none is None
+        return made
 
     def _equal(self, found: list[Any]) -> Any:
         """Return one of several equal objects that cannot be changed; only their identity tells them apart."""

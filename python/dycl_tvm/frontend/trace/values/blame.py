@@ -102,11 +102,17 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
         if plain or (isinstance(function, _BUILTIN) and not _hold_staged(leaves)):
             of_program(error)
     elif all(isinstance(x, (*_PLAIN, torch.Tensor)) or scalars.is_symbolic(x) for x in leaves):
-        raised = [_raises(type(error), function, owner if bound else None, args, kwargs, value) for value in (0, 1)]
+        raised = [type(_raised(function, owner if bound else None, args, kwargs, value)) is type(error) for value in (0, 1)]
         if all(raised):
             of_program(error)
         return not any(raised)
     return False
+
+
+def as_in_eager(error: TypeError, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception:
+    """Return what eager raises where an operator has refused tensors without data: some of its checks ask an int for a bool."""
+    raised = [_raised(operator, None, args, kwargs, value) for value in (0, 1)]
+    return raised[0] if raised[0] is not None and type(raised[0]) is type(raised[1]) else error
 
 
 #: Operators with numbers that they take, of those known only at run time the types, and with the types of their tensors.
@@ -188,15 +194,15 @@ def _hold_staged(objects: list[Any]) -> bool:
     return not found.is_all or any(isinstance(v, StagedTensor) or scalars.is_symbolic(v) for v in held)
 
 
-def _raises(kind: type, function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> bool:
-    """Whether a call raises an error of a class in eager mode, on tensors filled with a value."""
+def _raised(function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: int) -> Exception | None:
+    """Return what a call raises in eager mode, on tensors filled with a value."""
     try:
         with apart(), plainly(), same_random_numbers():
             owner, args, kwargs = torch.utils._pytree.tree_map(lambda x: _stand_in(x, value), (owner, args, kwargs))
             (function if owner is None else getattr(owner, function.__name__))(*args, **kwargs)
     except Exception as error:
-        return type(error) is kind
-    return False
+        return error.with_traceback(None)
+    return None
 
 
 def _stand_in(x: Any, value: int) -> Any:

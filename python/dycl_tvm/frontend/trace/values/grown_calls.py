@@ -72,7 +72,7 @@ from dycl_tvm.frontend.trace.values.grown_reshape import HANDLERS as RESHAPE
 from dycl_tvm.frontend.trace.values.grown_reshape import SIZED as SHAPES
 from dycl_tvm.frontend.trace.values.grown_resize import SIZED as RESIZE
 from dycl_tvm.frontend.trace.values.grown_rows import HANDLERS as ROWS
-from dycl_tvm.frontend.trace.values.grown_rules import body_of, functional_of, is_elementwise, named
+from dycl_tvm.frontend.trace.values.grown_rules import body_of, by_position, functional_of, is_elementwise, named
 from dycl_tvm.frontend.trace.values.grown_shapes import (
     arange,
     cat,
@@ -121,8 +121,7 @@ def call_on_grown(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     found = [t for t in tensors_of(args, kwargs) if isinstance(t, Grown)]
     handler = HANDLERS.get(func) or _rule_of(func) if found else SIZED.get(func) or _OF_SIZES.get(func)
     if handler is not None and handler is not elementwise:
-        kwargs = {_NUMPYS.get(name, name): x for name, x in kwargs.items()}
-        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        args, kwargs = by_position(func, args, {_NUMPYS.get(name, name): x for name, x in kwargs.items()})
         handler = handler if takes(handler, (func, *args), kwargs) else None
     if handler is not None:
         run = functools.partial(handler, func, *args, **kwargs)

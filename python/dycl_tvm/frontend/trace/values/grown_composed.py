@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extents import least_of
 from dycl_tvm.frontend.trace.values.grown import INSTEAD
-from dycl_tvm.frontend.trace.values.grown_math import Handler, flat
+from dycl_tvm.frontend.trace.values.grown_math import Handler, as_row, flat
 from dycl_tvm.frontend.trace.values.grown_rules import body_of, named
 from dycl_tvm.frontend.trace.values.indices import require
 from dycl_tvm.frontend.trace.values.raising import limit
@@ -134,7 +134,7 @@ def _tensor_split(t: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Te
 
 def _take_along_dim(t: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
-        return t.reshape(-1).gather(0, indices.reshape(-1))
+        return as_row(t).gather(0, indices.reshape(-1))
     if t.dim() != indices.dim():
         return refuse_here("take_along_dim() of tensors of several ranks")  # type: ignore[no-any-return]
     along = dim % t.dim()  # the other dimensions broadcast
@@ -260,7 +260,7 @@ def _with_mean(spread: Any) -> Callable[..., Any]:
         if (dim is None and keepdim) or len(dims) > 1:
             return refuse_here("var_mean() of several dimensions")
         found = spread(t, dim, correction=correction, keepdim=keepdim)
-        return found, _running_mean(t.reshape(-1), 0, False) if not dims else _running_mean(t, dims[0] % t.dim(), keepdim)
+        return found, _running_mean(as_row(t), 0, False) if not dims else _running_mean(t, dims[0] % t.dim(), keepdim)
 
     return function
 
@@ -290,9 +290,43 @@ def _aminmax(t: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
     return torch.return_types.aminmax((torch.amin(t, *given), torch.amax(t, *given)))  # type: ignore[attr-defined]
 
 
+def _cross(t: Tensor, other: Tensor, *, dim: int = -1) -> Any:
+    if (t.dim(), t.dtype) != (other.dim(), other.dtype) or (t.size(dim), other.size(dim)) != (3, 3):
+        return refuse_here("cross() of tensors of several ranks or dtypes, or along another dimension than one of 3,")
+    next_, last = torch.tensor([1, 2, 0]), torch.tensor([2, 0, 1])
+    return t.index_select(dim, next_) * other.index_select(dim, last) - t.index_select(dim, last) * other.index_select(dim, next_)
+
+
+def _cross_somewhere(t: Tensor, other: Tensor, dim: int | None = None) -> Any:
+    if dim is None:  # the first of 3, which one whose size the run tells may be
+        return refuse_here("cross() without `dim`")
+    return _cross(t, other, dim=dim)
+
+
+def _tensordot(t: Tensor, other: Tensor, dims: Any = 2, out: Any = None) -> Tensor:
+    if out is not None or isinstance(dims, Tensor):
+        return refuse_here("tensordot() with such arguments")  # type: ignore[no-any-return]
+    given = ([*range(-dims, 0)], [*range(dims)]) if type(dims) is int else dims
+    left, right = [[d % x.dim() for d in flat((along,))] for x, along in zip((t, other), given)]
+    own, others = [*range(t.dim())], [t.dim() + d for d in range(other.dim())]
+    for mine, of_other in zip(left, right):
+        others[of_other] = own[mine]
+    kept = [d for d in own if d not in left] + [d for d in others if d >= t.dim()]
+    return torch.einsum(t, own, other, others, kept)
+
+
+def _allclose(t: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    return item(torch.isclose(t, other, rtol, atol, equal_nan).all())
+
+
+def _equal(t: Tensor, other: Tensor) -> Any:
+    same = t.dim() == other.dim() and all(n == m for n, m in zip(t.size(), other.size()))
+    return same and item((t == other).all())
+
+
 # -- places and kinds -----------------------------------------------------------------------------------------------------
 def _take(t: Tensor, index: Tensor) -> Tensor:
-    return t.reshape(-1)[index.reshape(-1)].reshape(index.size())
+    return as_row(t)[index.reshape(-1)].reshape(index.size())
 
 
 def _index_put(t: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
@@ -375,6 +409,13 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(named("baddbmm", *_BOTH), _baddbmm),
     **dict.fromkeys(named("tensor_split", *_BOTH), _tensor_split),
     **dict.fromkeys(named("take_along_dim", *_BOTH), _take_along_dim),
+    torch.linalg.cross: _cross,
+    **dict.fromkeys(named("cross", *_BOTH), _cross_somewhere),
+    torch.tensordot: _tensordot,
+    **dict.fromkeys(named("msort", *_BOTH), lambda t: t.sort(0).values),
+    **dict.fromkeys(named("allclose", *_BOTH), _allclose),
+    **dict.fromkeys(named("equal", *_BOTH), _equal),
+    _T.cpu: lambda t: t.to("cpu"),
     torch.cosine_similarity: _cosine_similarity,
     torch.pairwise_distance: _pairwise_distance,
     torch.cdist: _cdist,

@@ -304,7 +304,7 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
             return refuse_call(func, t)
         if indices and dim is None and t.dim_() > 1:
             with current().functions:
-                return func(t.reshape(-1))
+                return func(as_row(t))
         if partial:
             for d in t.lengths:
                 if d in dims:
@@ -314,6 +314,11 @@ def reduction(neutral: Callable[[torch.dtype], Any], partial: bool = False, indi
         return new_in(made, left_of(t, dims, keepdim))
 
     return handler
+
+
+def as_row(t: torch.Tensor) -> torch.Tensor:
+    """Return all elements in their order, for a function that gives something new: the row is no view of what may be changed in place."""
+    return t.clone().reshape(-1)
 
 
 def takes(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

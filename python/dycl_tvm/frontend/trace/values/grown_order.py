@@ -21,6 +21,7 @@ from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of,
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, cut, number, rank_of
 from dycl_tvm.frontend.trace.values.grown_math import (
     Handler,
+    as_row,
     buffer_of,
     check_not_empty,
     count_in,
@@ -133,7 +134,7 @@ def roll(func: Any, t: Grown, shifts: Any, dims: Any = ()) -> Any:
     by, along = flat((shifts,)), flat((dims,))
     if not along:
         with current().functions:
-            return t.reshape(-1).roll(by, 0).view(t.size())
+            return as_row(t).roll(by, 0).view(t.size())
     if len(by) != len(along) or not all(type(n) is int or is_number_of_run(n) for n in by):
         return refuse_call(func, t)
     whole: torch.Tensor = t.padded()
@@ -162,12 +163,6 @@ def diff(func: Any, t: Grown, n: int = 1, dim: int = -1, prepend: Any = None, ap
     return cut_anew(made, {**t.lengths, along: fewer}, t.contiguous_)
 
 
-def _lone(t: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as one row."""
-    with current().functions:
-        return t.reshape(-1)
-
-
 def _taken(t: torch.Tensor, dim: int, at: Any) -> torch.Tensor:
     """Return the element at a place of the run along a dimension, which has one element then."""
     return t.index_select(dim, to_tensor(at, torch.int64).reshape(1).clamp(0, max(int(t.shape[dim]) - 1, 0)))
@@ -176,7 +171,8 @@ def _taken(t: torch.Tensor, dim: int, at: Any) -> torch.Tensor:
 def median(func: Any, t: Grown, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the lower one of the elements in the middle, or NaN if there is one."""
     if dim is None:
-        row = _lone(t)
+        with current().functions:
+            row = as_row(t)
         if not isinstance(row, Grown) or (not t.is_floating() and row.length.bounds[0] < 1):
             return refuse_call(func, t)
         return _middle(row, 0)[0].reshape(())
@@ -226,7 +222,8 @@ def quantile(func: Any, t: Grown, q: Any, dim: Any = None, keepdim: bool = False
     """Return what so much of the elements is below of, between two of them."""
     if interpolation != "linear" or dtype_of(t) not in (torch.float32, torch.float64) or (dim is None and keepdim):
         return refuse_call(func, t)
-    row = _lone(t) if dim is None else t
+    with current().functions:
+        row = as_row(t) if dim is None else t
     along = 0 if dim is None else dim % t.dim_()
     if not isinstance(row, Grown):
         return refuse_call(func, t)
@@ -340,7 +337,7 @@ def unique_consecutive(func: Any, x: torch.Tensor, return_inverse: bool = False,
 def _of_row(func: Any, x: Grown, *flags: Any) -> Any:
     """Return the different elements of all that there are, in their order; where each of them went has their shape."""
     with current().functions:
-        found = func(x.reshape(-1), *flags)
+        found = func(as_row(x), *flags)
         return (found[0], found[1].view(x.size()), *found[2:]) if flags[-2] else found
 
 
@@ -441,7 +438,7 @@ def repeat_interleave(func: Any, x: torch.Tensor, repeats: Any, dim: Any = None,
         return _repeated(func, x, repeats, dim, output_size)
     if isinstance(x, Grown) and dim is None and x.dim_() > 1:
         with current().functions:
-            return x.reshape(-1).repeat_interleave(repeats)
+            return as_row(x).repeat_interleave(repeats)
     return _all_repeated(func, x, repeats, dim) if isinstance(x, Grown) else NotImplemented
 
 

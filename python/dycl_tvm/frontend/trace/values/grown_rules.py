@@ -8,6 +8,7 @@ that is written in Python its body says what it is.
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,38 @@ def named(names: str, *holders: Any) -> list[Any]:
     return [getattr(h, name) for name in names.split() for h in holders if hasattr(h, name)]
 
 
-def _overloads(func: Any) -> list[Any]:
-    """Return the operators of ATen that a function of PyTorch's may be, of tensors."""
+def _operators(func: Any) -> list[Any]:
+    """Return the operators of ATen that a function of PyTorch's may be, but for those that write to ``out``."""
     packet = getattr(torch.ops.aten, func.__name__, None) if isinstance(func, _BUILTIN) else None
-    found = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-    return [
-        f for f in found if any("Tensor" in str(a.type) for a in f._schema.arguments) and not any(a.is_out for a in f._schema.arguments)
-    ]
+    found = [getattr(packet, name) for name in packet.overloads()] if isinstance(packet, torch._ops.OpOverloadPacket) else []
+    return [f for f in found if not any(a.is_out for a in f._schema.arguments)]
+
+
+def _overloads(func: Any) -> list[Any]:
+    """Return those of them that take tensors."""
+    return [f for f in _operators(func) if any("Tensor" in str(a.type) for a in f._schema.arguments)]
+
+
+@functools.cache
+def _parameters(func: Any) -> list[tuple[list[str], set[str]]]:
+    """Return how a function that is not written in Python may be called: the names of the arguments that have positions, and all names."""
+    is_method = func is getattr(_T, getattr(func, "__name__", ""), None)
+    found = []
+    for schema in [f._schema for f in _operators(func)]:
+        names = ["input" if a.name == "self" else a.name for a in schema.arguments]
+        if not is_method or names[:1] == ["input"]:
+            found.append(([n for n, a in zip(names, schema.arguments) if not a.kwarg_only], set(names)))
+    return found
+
+
+def by_position(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with those given by name at their positions, as far as there is no gap: rules know them so."""
+    if not kwargs:
+        return args, kwargs
+    fitting = [(names, every) for names, every in _parameters(func) if kwargs.keys().isdisjoint(names[: len(args)])]
+    names = next((names for names, every in fitting if kwargs.keys() <= every), fitting[0][0] if fitting else [])
+    own = [*itertools.takewhile(kwargs.__contains__, names[len(args) :])]
+    return (*args, *[kwargs[n] for n in own]), {n: x for n, x in kwargs.items() if n not in own}
 
 
 @functools.cache

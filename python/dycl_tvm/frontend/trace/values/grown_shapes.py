@@ -338,18 +338,18 @@ def pad_with(func: Any, t: Grown, pad: Sequence[Any], mode: str = "constant", va
 
 
 def pad_plain(func: Any, x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
-    """Pad a tensor of fixed shape by numbers of the run along one dimension."""
-    entries = list(pad)
-    pairs = {k // 2 for k, n in enumerate(entries) if scalars.is_symbolic(n)}
-    if mode != "constant" or scalars.is_symbolic(value) or len(pairs) != 1 or len(entries) % 2:
+    """Pad a tensor of fixed shape by numbers of the run, one dimension after another."""
+    pairs = [pad[k : k + 2] for k in range(0, len(pad), 2)]
+    of_run = [any(map(scalars.is_symbolic, pair)) for pair in pairs]
+    if mode != "constant" or scalars.is_symbolic(value) or not any(of_run) or len(pad) % 2:
         return NotImplemented
-    pair = pairs.pop()
-    left, right = entries[2 * pair : 2 * pair + 2]
-    entries[2 * pair : 2 * pair + 2] = [0, 0]
-    along = x.dim() - 1 - pair
-    whole = func(x, entries, mode, value) if any(entries) else x
-    made, extent = _padded(whole, along, int(x.shape[along]), left, right, value or 0)
-    return laid_out(cut(made, {along: extent}), suggested_order(x), x)
+    fixed = [n for pair, open_ in zip(pairs, of_run) for n in ((0, 0) if open_ else pair)]
+    whole, extents = func(x, fixed, mode, value) if any(fixed) else x, {}
+    for k, (left, right) in enumerate(pairs):
+        if of_run[k]:
+            along = x.dim() - 1 - k
+            whole, extents[along] = _padded(whole, along, int(x.shape[along]), left, right, value or 0)
+    return laid_out(cut(whole, extents), suggested_order(x), x)
 
 
 def _padded(whole: torch.Tensor, along: int, length: Extent, left: Any, right: Any, value: Any) -> tuple[torch.Tensor, Extent]:
@@ -447,8 +447,6 @@ def like(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
 
 def full(func: Any, *args: Any, **kwargs: Any) -> Any:
     like, sizes = (args[:1], args[1:]) if func in _LIKE_ANOTHER else ((), args)
-    if "size" in kwargs:
-        sizes = (kwargs.pop("size"), *sizes)
     buffers = tuple(map(buffer_of, like))
     sized, rest = (sizes[:1], sizes[1:]) if func in _WITH_NUMBER else (sizes, ())
     wanted = flat(sized) if sized else None

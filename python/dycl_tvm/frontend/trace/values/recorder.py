@@ -20,7 +20,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly, unrecorded
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.about_operators import About, about_operator
 from dycl_tvm.frontend.trace.values.arguments import key_of, leaves, map_leaves, map_tensors, opname, sorted_leaves, tensors_of
-from dycl_tvm.frontend.trace.values.blame import check_types, of_program
+from dycl_tvm.frontend.trace.values.blame import as_in_eager, check_types, of_program
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.composed import cast, composition_of, without_masks
 from dycl_tvm.frontend.trace.values.constants import constants
@@ -289,6 +289,8 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tenso
                     known, results = added_result(func, margs, mkwargs), metas  # users say what it gives
                 if known is None:
                     raise without_result(func, isinstance(error, NotImplementedError)) from error
+            except TypeError as error:
+                raise as_in_eager(error, func, args, kwargs) from error
         results[key] = known
     return known
 

@@ -25,6 +25,7 @@ from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
 from dycl_tvm.frontend.trace.values.grown_calls import SIZED, call_on_grown, has_rule, takes_grown, with_known
 from dycl_tvm.frontend.trace.values.grown_composed import composed, one_hot_of_classes
 from dycl_tvm.frontend.trace.values.grown_order import bincount, repeat_interleave, unique, unique_consecutive
+from dycl_tvm.frontend.trace.values.grown_rules import by_position
 from dycl_tvm.frontend.trace.values.grown_splits import split
 from dycl_tvm.frontend.trace.values.identity import change_role, is_joined, of_role, settle, settle_open_role
 from dycl_tvm.frontend.trace.values.indexing import getitem, narrow, select, setitem
@@ -62,9 +63,11 @@ class FunctionRecorder(TorchFunctionMode):
                 if made is not NotImplemented:
                     return made
             handler = HANDLERS.get(func)
-            made = NotImplemented if handler is None else handler(*args, **(kwargs or {}))
-            if made is not NotImplemented:
-                return made
+            if handler is not None:
+                given, named = by_position(func, tuple(args), kwargs or {})
+                made = handler(*given, **named)
+                if made is not NotImplemented:
+                    return made
             function = (substitute_of(func) if isinstance(func, OPERATORS) else None) or func
             args, kwargs = tuple(args), kwargs or {}
             if self._on_gpu:
@@ -279,7 +282,6 @@ def _of_mask(picks: Callable[..., Any]) -> Callable[..., Any]:
 
     def function(*args: Any, **kwargs: Any) -> Any:
         func = torch.nonzero if picks is nonzero else torch.masked_select
-        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         mask = args[0] if picks is nonzero else args[1] if len(args) > 1 else kwargs.get("mask")
         known = not isinstance(mask, torch.Tensor) or mask.dim() == 0 or as_constant(mask) is not None or "out" in kwargs
         return NotImplemented if known else picks(func, *args, **kwargs)
@@ -291,7 +293,6 @@ def _of_elements(func: Any, made_by: Callable[..., Any]) -> Callable[..., Any]:
     """Return what has as many elements as those of a tensor say that is known only at run time."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
         known = not args or not isinstance(args[0], torch.Tensor) or as_constant(args[0]) is not None
         return NotImplemented if known else made_by(func, *args, **kwargs)
 
@@ -302,19 +303,15 @@ def _repeat_interleave(func: Any) -> Callable[..., Any]:
     """Repeat each row as often as an element says that is known only at run time."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        given = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        repeats, alone = args[-1 if len(args) == 1 else 1], len(args) == 1
         found = isinstance(repeats, torch.Tensor) and as_constant(repeats) is None
-        alone = len(given) + ("repeats" in kwargs) < 2
-        made = NotImplemented if alone or not (found or scalars.is_symbolic(repeats)) else repeat_interleave(func, *given, **kwargs)
+        made = NotImplemented if alone or not (found or scalars.is_symbolic(repeats)) else repeat_interleave(func, *args, **kwargs)
         if made is not NotImplemented:
             return made
         size = None
         if kwargs.get("output_size") is None:
-            size = _size_repeated(
-                None if alone else given[0], given[0] if alone else repeats, given[2] if len(given) > 2 else kwargs.get("dim")
-            )
-        return NotImplemented if size is None else func(*given, **{**kwargs, "output_size": size})
+            size = _size_repeated(None if alone else args[0], repeats, args[2] if len(args) > 2 else kwargs.get("dim"))
+        return NotImplemented if size is None else func(*args, **{**kwargs, "output_size": size})
 
     return function
 
