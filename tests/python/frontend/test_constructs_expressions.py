@@ -139,6 +139,8 @@ def test_min_max_of_a_tensor_and_a_number():
             max(s, 1) / 2,
             max(0, s) + 1.5,
             x if max(m, 0.2) > 0.25 else -x,
+            max(0, x.sum().long()) - x[0, 0].long(),
+            x.bool().any() + min(x.sum().long(), 3),
         )
 
     graph = check(f, X, paths=1)
@@ -161,6 +163,9 @@ def test_min_max_of_a_tensor_and_a_number():
         lambda x: x * round(max(x.mean(), 0)),
         lambda x: x.long() * min(1, x.mean()),
         lambda x: x.half().mean() * max(1.0, x.sum()),
+        lambda x: max(0, x.sum().int()) + x.bool(),
+        lambda x: max(0, x.sum().long()) / 2 + x.long(),
+        lambda x: x.sum().int() - max(0, x.sum().long()),
         lambda x: torch.full((2,), max(0, x.sum().item())),
         lambda x: x if isinstance(max(x.mean(), 0.0), float) else -x,
         lambda x: x if type(max(x.mean().item(), 0)) is float else -x,

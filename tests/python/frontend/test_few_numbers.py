@@ -78,6 +78,29 @@ def keys_in_a_branch(x):
     return part() * x, d
 
 
+def where_a_test_holds(x):
+    """A number that is one of some on a side of a test is no other there, and any other behind it."""
+    d, seen, n, any_int = {}, [], x.flatten().argmax().item(), x[0, 0].long().item()
+    if any_int in (1, 2):
+        d[any_int] = 1.0
+    if n == 2 or x[0, 0] > 0:
+        seen.append([0.0] * n)
+    if not (n == 2 and x[0, 0] > 1):
+        seen.append([1.0] * n)
+    return d, seen
+
+
+def seen_in_trips(x):
+    """What is done for some numbers only leaves as many dicts as these can be in, not as all can be."""
+    numbers, first, last = x.argmax(0)[x[0] > 0], {}, 0
+    for k in range(numbers.shape[0]):
+        n = numbers[k].item()
+        last = first[n] if n in first else last + 1
+        if n in {1}:
+            first[n] = last
+    return x * last
+
+
 class Kept(nn.Module):
     def __init__(self):
         super().__init__()
@@ -89,7 +112,9 @@ class Kept(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "program", [ends_of_slices, repeated, searched, early_return_before, in_a_branch, in_a_loop, keys, keys_in_a_branch, Kept()]
+    "program",
+    [ends_of_slices, repeated, searched, early_return_before, in_a_branch, in_a_loop, keys, keys_in_a_branch, Kept()]
+    + [where_a_test_holds, seen_in_trips],
 )
 def test_each_number_is_a_path(program):
     check(program, INPUTS, paths=2 if program is not searched else 1)

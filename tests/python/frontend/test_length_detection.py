@@ -100,6 +100,21 @@ def resized(scores, size=(5, 7)):
     return torch.nn.functional.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0].argmax(0)
 
 
+def pasted(scores):
+    """What Mask R-CNN does: a mask is resized to its box, and the part of it that is in the image is put there."""
+    image, box = torch.zeros(6, 8), (scores[:4] * 10).long() - 4
+    box = torch.cat([box[:2], box[:2] + box[2:]])
+    width, height = max(int(box[2] - box[0] + 1), 1), max(int(box[3] - box[1] + 1), 1)
+    mask = torch.nn.functional.interpolate(scores.view(1, 1, 2, 3), size=(height, width), mode="bilinear", align_corners=False)[0][0]
+    left, right, top, end = max(box[0], 0), min(box[2] + 1, 8), max(box[1], 0), min(box[3] + 1, 6)
+    image[top:end, left:right] = mask[(top - box[1]) : (end - box[1]), (left - box[0]) : (right - box[0])]
+    return image
+
+
+def test_masks_of_the_size_of_their_boxes():
+    check(pasted, [(torch.rand(6, generator=torch.Generator().manual_seed(k)),) for k in range(12)], max_length=20)
+
+
 def test_a_batch():
     check(of_two_images, [(a, b) for (a,), (b,) in zip(SCORES, [*SCORES[2:], *SCORES[:2]])])
 

@@ -463,20 +463,23 @@ def test_conformers(name, options):
         assert all(difference(run(*copy.deepcopy(given)), call(*given)) is None for given in calls)
 
 
-def test_segments_of_an_image():
-    """As many masks are resized as objects were found: none, one, several."""
+@pytest.mark.parametrize("fused, queries", [(None, 3), ({1}, 2)])
+def test_segments_of_an_image(fused, queries):
+    """As many masks are resized as objects were found: none, one, several; those of a label of ``fused`` are one segment."""
     processing = pytest.importorskip("transformers.models.detr.image_processing_detr", reason="transformers is not installed")
     processor = object.__new__(processing.DetrImageProcessor)
 
     def segments(logits, masks):
         outputs = types.SimpleNamespace(logits=logits, pred_masks=masks)
-        return processor.post_process_instance_segmentation(outputs, 0.3, 0.3, 0.1, target_sizes=[(12, 16)])
+        if fused is None:
+            return processor.post_process_instance_segmentation(outputs, 0.3, 0.3, 0.1, target_sizes=[(12, 16)])
+        return processor.post_process_panoptic_segmentation(outputs, 0.3, 0.3, 0.1, fused)
 
     calls = []
-    for k, bias in enumerate((0.0, 6.0, -6.0, 2.0)):
+    for k, bias in enumerate((0.0, 6.0, -6.0, 2.0, -3.0, 1.0)):
         noise = torch.Generator().manual_seed(k)
-        logits = torch.randn(1, 3, 4, generator=noise) * 3
+        logits = torch.randn(1, queries, 4, generator=noise) * 3
         logits[..., -1] += bias
-        calls.append((logits, torch.randn(1, 3, 6, 8, generator=noise) * 4))
+        calls.append((logits, torch.randn(1, queries, 6, 8, generator=noise) * 4))
     assert len({len(segments(*call)[0]["segments_info"]) for call in calls}) > 2
     compare(segments, calls)

@@ -215,7 +215,7 @@ def _contains(container: Any, x: Any) -> Any:
     if len(items) == 0:
         return False
     tests = [lambda i=i: equal_item(x, i) for i in items]
-    return scalars.wrap(truth(bool_op("or", True, tests[0](), *tests[1:])))
+    return tested(bool_op("or", True, tests[0](), *tests[1:]))
 
 
 def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:

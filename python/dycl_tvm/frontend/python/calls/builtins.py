@@ -216,11 +216,11 @@ def _mixed(values: list[Any]) -> scalars.Mixed | None:
     """Return between which types values decide if one of ``values`` is chosen; None if all have one type."""
     tensors = [isinstance(v, torch.Tensor) for v in values]
     known = [m for m in map(scalars.mixed_of, values) if m is not None]
+    dtypes = frozenset().union(*map(scalars.dtypes_of, values))
     if any(tensors) or any(m.tensor for m in known):
-        return None if all(tensors) else scalars.Mixed("a tensor or a number", True, any(m.computed for m in known))
-    kinds = sorted({scalars._kind(scalars.operand_of(v)) for v in values}, reverse=True)
-    types = " or ".join(f"{'an' if k == 'int' else 'a'} {k}" for k in kinds)
-    return known[0] if known else scalars.Mixed(types) if len(kinds) > 1 else None
+        return None if all(tensors) else scalars.Mixed("a tensor or a number", dtypes, True, any(m.computed for m in known))
+    types = [f"{'an' if k == 'int' else 'a'} {k}" for k in sorted({scalars._kind(scalars.operand_of(v)) for v in values}, reverse=True)]
+    return known[0] if known else scalars.Mixed(" or ".join(types), dtypes) if len(types) > 1 else None
 
 
 def _quantifier(kind: str) -> Substitute:

@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.session import current
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,8 @@ class Mixed:
     ----------
     types : str
         Such as ``an int or a float``.
+    dtypes : frozenset of torch.dtype
+        Those that it may have in an operation with a tensor, as the tensor or the number that it is.
     tensor : bool
         Whether it may be a tensor (float32, or of ints), of rank 0.
     computed : bool
@@ -21,5 +29,21 @@ class Mixed:
     """
 
     types: str
+    dtypes: frozenset[torch.dtype]
     tensor: bool = False
     computed: bool = False
+
+
+def dtype_of(kind: str) -> torch.dtype:
+    """Return the type of a tensor that is made of a number alone."""
+    return {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+
+
+def refuse_mixed(mixed: Mixed | None, used: str, origin: Any = None) -> None:
+    """Refuse a use of a number for which it matters what its type is, if values decide that."""
+    if mixed is not None:
+        raise UnsupportedError(
+            f"what max() or min() gave is {used}; it is {mixed.types}, depending on values",
+            origin or current().origin(),
+            "give max() and min() values of one type, such as max(t.item(), 0.0), or use torch.clamp(t, min=...)",
+        )

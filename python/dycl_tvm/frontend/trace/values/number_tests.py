@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,21 +56,27 @@ class NumberTest:
 class Several:
     """Several tests of which all hold, or one does: where all hold, or none does, each of them tells something.
 
+    Where one holds, all of them together do if they are of one number: it is between the bounds of one of them.
+
     Attributes
     ----------
     tests : tuple
     all : bool
         Whether all hold where this one does.
+    complete : bool
+        Whether there is no other test beside these.
     """
 
     tests: tuple[Any, ...]
     all: bool
+    complete: bool
 
     @staticmethod
     def of(tests: list[Any], all: bool) -> Several | None:
         """Return tests as one; what tells nothing is None."""
-        found = tuple(test for test in tests if test is not None)
-        return Several(found, all) if found else None
+        parts = [test if isinstance(test, Several) and test.all == all else Several((test,), all, True) for test in tests if test]
+        found = tuple(test for part in parts for test in part.tests)
+        return Several(found, all, len(parts) == len(tests) and builtins.all(p.complete for p in parts)) if found else None
 
     @property
     def loop(self) -> Any:
@@ -79,11 +86,23 @@ class Several:
 
     def negated(self) -> Several:
         """Return the test that holds where this one does not."""
-        return Several(tuple(test.negated() for test in self.tests), not self.all)
+        return Several(tuple(test.negated() for test in self.tests), not self.all, self.complete)
 
     def begin(self, holds: bool) -> list[Any]:
         """Go on where the test has an answer: return what was known before it, for :meth:`end`."""
-        return [(test, test.begin(holds)) for test in self.tests] if holds == self.all else []
+        if holds == self.all:
+            return [(test, test.begin(holds)) for test in self.tests]
+        first = self.tests[0]
+        if not self.complete or not builtins.all(isinstance(test, NumberTest) and test.node is first.node for test in self.tests):
+            return []
+        before, ends = first.node.bounds, []
+        for test in self.tests:
+            test.begin(holds)
+            ends.append(first.node.bounds)
+            first.node.bounds = before
+        if None not in ends:
+            first.node.bounds = (min(low for low, _ in ends), max(high for _, high in ends))
+        return [(first, before)]
 
     def end(self, before: list[Any]) -> None:
         """Go on where nothing is known of the answer."""

@@ -24,7 +24,7 @@ from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_fe
 from dycl_tvm.frontend.trace.values.forms import Form
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
-from dycl_tvm.frontend.trace.values.mixed import Mixed
+from dycl_tvm.frontend.trace.values.mixed import Mixed, dtype_of, refuse_mixed
 from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_quotient, note_sum
@@ -358,7 +358,8 @@ def grown(x: Any, length: Length) -> Any:
 def _mixed_result(mixed: Mixed, op: str, *numbers: Any) -> Mixed | None:
     """Return what is mixed about the result of an operation on mixed numbers."""
     if mixed.tensor and op not in COMPARISONS:
-        return replace(mixed, computed=True)
+        quotients = {torch.get_default_dtype()} if op == "truediv" else set()
+        return replace(mixed, dtypes=frozenset(quotients).union(*map(dtypes_of, numbers)), computed=True)
     if mixed.tensor:
         for x in numbers:
             x_mixed = mixed_of(x)
@@ -374,21 +375,19 @@ def mixed_of(x: Any) -> Mixed | None:
     return x.node.mixed if is_symbolic(x) else None
 
 
+def dtypes_of(x: Any) -> frozenset[torch.dtype]:
+    """Return which types a number, or a tensor that is one, may have in an operation with a tensor."""
+    if isinstance(x, torch.Tensor):
+        return frozenset([x.dtype])
+    mixed = mixed_of(x)
+    return mixed.dtypes if mixed else frozenset([dtype_of(_kind(operand_of(x)))])
+
+
 def mark_mixed(x: Any, mixed: Mixed | None) -> Any:
     """Note that values decide the type of a number, and return it."""
     if is_symbolic(x):
         x.node.mixed = mixed
     return x
-
-
-def refuse_mixed(mixed: Mixed | None, used: str, origin: Any = None) -> None:
-    """Refuse a use of a number for which it matters what its type is, if values decide that."""
-    if mixed is not None:
-        raise UnsupportedError(
-            f"what max() or min() gave is {used}; it is {mixed.types}, depending on values",
-            origin or current().origin(),
-            "give max() and min() values of one type, such as max(t.item(), 0.0), or use torch.clamp(t, min=...)",
-        )
 
 
 def _refuse_computed(x: Any, used: str) -> None:

@@ -560,7 +560,7 @@ def _full(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
     like = bound.get("self")
     shape = bound.get("size", list(like.shape) if like is not None else [])
     kind = scalars._kind(scalars.operand_of(value))
-    default = like.dtype if like is not None else {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    default = like.dtype if like is not None else scalars.dtype_of(kind)
     if like is None and not bound.get("dtype"):
         scalars.refuse_mixed(scalars.mixed_of(value), DECIDES)
     filled = to_tensor(value, bound.get("dtype") or default)

@@ -226,15 +226,16 @@ DECIDES = "an operand that decides the type of a tensor"
 def scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     """Return the dtype in which a number takes part in an operation with tensors (PyTorch's promotion of wrapped numbers)."""
     kind = scalars._kind(scalars.operand_of(x))
-    own = {"float": torch.get_default_dtype(), "int": torch.int64, "bool": torch.bool}[kind]
+    mixed, own = scalars.mixed_of(x), scalars.dtype_of(kind)
     rank = {"bool": 0, "int": 1, "float": 2}
     for t in tensors:
         if t.dtype.is_complex:  # a real number stays one
             return t.dtype.to_real()
         theirs = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
         if rank[theirs] >= rank[kind]:
-            if not t.dim() and t.dtype not in (torch.float32, torch.float64):  # else a tensor of rank 0 counts no more than a number
-                scalars.refuse_mixed(scalars.mixed_of(x), DECIDES)
+            if mixed and not t.dim() and any(torch.promote_types(t.dtype, d) != t.dtype for d in mixed.dtypes):
+                scalars.refuse_mixed(mixed, DECIDES)  # beside others a tensor of rank 0 counts no more than a number
             return t.dtype
-    scalars.refuse_mixed(scalars.mixed_of(x), DECIDES)
+    if mixed and mixed.dtypes != {own}:
+        scalars.refuse_mixed(mixed, DECIDES)
     return own
