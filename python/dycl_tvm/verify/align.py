@@ -82,6 +82,8 @@ class Answers(Watcher):
         self._asked = 0
         #: The operand of the last question, its answer, and the block parameters that it became since.
         self._operand: Operand | None = None
+        #: The number of the computation that the last question was about.
+        self._latest: int | None = None
         self._answer: Number = 0
         self._became = set[Operand]()
 
@@ -96,10 +98,22 @@ class Answers(Watcher):
         if self._asked > 4 * len(self._crossings) + 1000:
             raise Astray
         operand = step.args[0]
-        if operand not in self._became:
-            self._operand, self._answer = operand, self._answer_to(step, tensor)
+        if operand in self._became:
+            self._ask_again(step)
+        else:
+            self._operand, self._latest = operand, None
+            self._answer = self._answer_to(step, tensor)
             self._became.clear()
         return self._answer
+
+    def _ask_again(self, step: HostOp) -> None:
+        """Take the program's own second question of one computation, if it has one at the graph's line, for what is asked here."""
+        line = (step.origin.file, step.origin.line) if step.origin is not None else None
+        for k in range(self._first, len(self._crossings)) if self._latest is not None else ():
+            c = self._crossings[k]
+            if not self._used[k] and c.number == self._latest and (line is None or line in c.lines):
+                self._use(k)
+                return
 
     def _answer_to(self, step: HostOp, tensor: torch.Tensor) -> Number:
         real = tensor.item()
@@ -160,7 +174,7 @@ class Answers(Watcher):
             self.edges.append((block, index, self._last + 1))
 
     def _use(self, k: int) -> None:
-        self._used[k] = True
+        self._used[k], self._latest = True, self._crossings[k].number
         self._answered[self._crossings[k].number] = self._asked
         self._last = max(self._last, k)
         while self._first < len(self._used) and self._used[self._first]:

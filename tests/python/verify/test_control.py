@@ -351,6 +351,31 @@ def test_a_chain_of_comparisons_is_asked_for_once_more() -> None:
         assert proved.runs > 10 and proved.inconclusive == 0
 
 
+def test_what_was_asked_once_more_is_not_the_answer_to_a_later_question() -> None:
+    """The tensor that a short circuit leaves is asked for again; in the next trip its line asks for another one."""
+
+    def counted(mask, x, k):
+        of_kind = mask == k
+        exists = of_kind.sum() > 0 and (x[k] >= 0.5).sum() > 0
+        if exists:
+            if not (of_kind.sum() / (x[k] >= 0.5).sum()).item() > 0.3:
+                exists = False
+        return exists, of_kind
+
+    def program(x):
+        found, count = torch.zeros(6), 0
+        for k in range(2):
+            exists, of_kind = counted(x.argmax(0), x, k)
+            if exists:
+                count += 1
+                found[of_kind] = count
+        return found
+
+    x = torch.rand(2, 6)
+    proved = check_control(program, stage(program, (x,)), (x,), {})
+    assert proved.runs > 10 and proved.inconclusive == 0
+
+
 def test_views_of_an_input_that_was_written_are_the_same_computation() -> None:
     """Two equal views, and so two equal numbers, have one answer: passes read them once."""
 
