@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -34,6 +35,8 @@ _SMALL = 16
 _ATOMS = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 #: Bounds on one call of a program.
 _MOST_OPERATIONS, _MOST_SECONDS = 50_000, 5.0
+#: Seconds between two looks at the calls that are under way.
+_TICK = 0.5
 #: How a program asks a tensor for a number.
 _ASKS = frozenset(
     getattr(torch.Tensor, name)
@@ -77,29 +80,52 @@ class Endless(BaseException):
 
 
 class _Deadline:
-    """Ends a call that goes on for ever without asking a tensor anything, such as a loop over Python's own numbers."""
+    """Ends a call that goes on for ever without asking a tensor anything, such as a loop over Python's own numbers.
+
+    A build makes hundreds of calls, and a thread for each would cost more than most of them: one looks after all, while there are some.
+    """
+
+    _lock = threading.Lock()
+    _running: ClassVar[set[_Deadline]] = set()
+    _watcher: ClassVar[threading.Thread | None] = None
 
     def __init__(self, seconds: float) -> None:
-        self._lock, self._running, self._fired = threading.Lock(), True, False
-        self._thread = threading.get_ident()
-        self._timer = threading.Timer(seconds, self._fire)
-        self._timer.daemon = True
+        self._ends, self._thread, self._fired = time.monotonic() + seconds, threading.get_ident(), False
 
-    def _fire(self) -> None:
-        with self._lock:
-            if self._running:
-                self._fired = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Endless))
+    @classmethod
+    def _watch(cls) -> None:
+        while True:
+            time.sleep(_TICK)
+            with cls._lock:
+                if not cls._running:
+                    cls._watcher = None
+                    return
+                for late in [d for d in cls._running if d._ends < time.monotonic()]:
+                    cls._running.remove(late)
+                    late._fired = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(late._thread), ctypes.py_object(Endless))
+
+    @classmethod
+    def _forked(cls) -> None:
+        """Begin anew in a process that has none of the other threads."""
+        cls._lock, cls._watcher = threading.Lock(), None
+        cls._running.clear()
 
     def __enter__(self) -> None:
-        self._timer.start()
+        with self._lock:
+            self._running.add(self)
+            if self._watcher is None:
+                _Deadline._watcher = threading.Thread(target=self._watch, name="dycl-deadlines", daemon=True)
+                _Deadline._watcher.start()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._timer.cancel()
         with self._lock:
-            self._running = False
+            self._running.discard(self)
         if self._fired and kind is not Endless:  # it is on its way
             time.sleep(0.1)
+
+
+os.register_at_fork(after_in_child=_Deadline._forked)
 
 
 @dataclass

@@ -276,7 +276,7 @@ class Join:
         if len(lengths) == 1 and isinstance(length := lengths.pop(), Length):
             return scalars.grown(made, length)
         bounds = [scalars.bounds_of(c.obj) for c in found]
-        if kind == "int" and any(scalars.is_symbolic(c.obj) for c in found) and None not in bounds:
+        if any(isinstance(length, Length) for length in lengths) and None not in bounds:
             made.node.bounds = min(b[0] for b in bounds), max(b[1] for b in bounds)  # type: ignore[index]  # none is None
         return made
 
