@@ -28,7 +28,8 @@ import numpy as np
 import torch
 
 #: Packages whose own functions and classes keep no state of the user's program.
-_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "tvm", "tvm_ffi"}
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "tvm", "tvm_ffi", "dycl_tvm"}
+_ZOO = "dycl_tvm.zoo"
 _SITE = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _ATOMS = (
     type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
@@ -46,8 +47,13 @@ _MOST_OBJECTS = 500_000
 
 
 def is_library(module: str | None) -> bool:
-    """Tell whether a module of that name is of Python's standard library, PyTorch or NumPy."""
-    return module is not None and module.partition(".")[0] in _LIBRARIES
+    """Tell whether a module of that name is of Python's standard library, PyTorch, NumPy, TVM or this package, but for its zoo.
+
+    A program that names ``dycl_tvm.bound`` reaches all of the compiler otherwise.
+    """
+    if module is None or module.startswith(_ZOO):
+        return False
+    return module.partition(".")[0] in _LIBRARIES
 
 
 class Snapshot:

@@ -18,6 +18,7 @@ import torch
 from silently_wrong import PROGRAMS
 from torch import nn
 
+import dycl_tvm
 from dycl_tvm.errors import UnsupportedError, VerificationError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import graph_initial, interpret
@@ -27,6 +28,7 @@ from dycl_tvm.verify.budget import Budget, BuildBudget
 from dycl_tvm.verify.control import check_control
 from dycl_tvm.verify.passes import check_passes
 from dycl_tvm.verify.same import difference
+from dycl_tvm.verify.snapshot import Snapshot
 
 X = torch.tensor([[0.5, -1.0, 2.0], [0.25, -0.5, 1.0]])
 
@@ -208,6 +210,13 @@ def test_leaves_no_trace() -> None:
         assert model.sum.eq(0).all() and model.array.tolist() == [0, 0, 0] and model.space.n == 0 and model.names == {"a": [1]}
         assert torch.equal(torch.get_rng_state(), random)
     assert model.ids is ids and next(ids) == 3
+
+
+def test_a_program_that_names_this_package_does_not_reach_all_of_it() -> None:
+    def program(x):
+        return dycl_tvm.bound(x[x > 0], 0, 3)
+
+    assert len(Snapshot(program)._seen) < 50
 
 
 def test_what_cannot_be_put_back_is_said() -> None:
