@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import torch
 
+from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HostOp, Origin, Value
 from dycl_tvm.hcfg.types import FLOAT, TensorType
 from dycl_tvm.verify.align import Answers
+from dycl_tvm.verify.control import check_control
 from dycl_tvm.verify.crossings import Crossing
 
 
@@ -19,3 +21,28 @@ def test_of_numbers_that_are_close_the_equal_one_answers() -> None:
         asked = HostOp("item", (Value(TensorType((), "float32")),), Value(FLOAT), Origin(*line, "forward"))
         assert answers.item(asked, torch.tensor(1.0)) == wanted
     assert answers.wrong is None
+
+
+def test_what_was_asked_once_more_is_not_the_answer_to_a_later_question() -> None:
+    """The tensor that a short circuit leaves is asked for again; in the next trip its line asks for another one."""
+
+    def counted(mask, x, k):
+        of_kind = mask == k
+        exists = of_kind.sum() > 0 and (x[k] >= 0.5).sum() > 0
+        if exists:
+            if not (of_kind.sum() / (x[k] >= 0.5).sum()).item() > 0.3:
+                exists = False
+        return exists, of_kind
+
+    def program(x):
+        found, count = torch.zeros(6), 0
+        for k in range(2):
+            exists, of_kind = counted(x.argmax(0), x, k)
+            if exists:
+                count += 1
+                found[of_kind] = count
+        return found
+
+    x = torch.rand(2, 6)
+    proved = check_control(program, stage(program, (x,)), (x,), {})
+    assert proved.runs > 10 and proved.inconclusive == 0

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import dycl_tvm
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.control import check_control
+from dycl_tvm.verify.snapshot import Snapshot
 
 X = torch.tensor([[0.5, -1.0, 2.0], [0.25, -0.5, 1.0]])
 
@@ -53,3 +55,10 @@ def test_a_difference_beside_memory_that_nobody_wrote_is_found() -> None:
     graph = stage(lambda x, ends: _rows_that_no_group_has(x, ends) + 1, given)
     with pytest.raises(VerificationError, match="largest error"):
         check_control(_rows_that_no_group_has, graph, given, {})
+
+
+def test_a_program_that_names_this_package_does_not_reach_all_of_it() -> None:
+    def program(x):
+        return dycl_tvm.bound(x[x > 0], 0, 3)
+
+    assert len(Snapshot(program)._seen) < 50
