@@ -158,17 +158,21 @@ def test_loops_end_where_nothing_more_is_wanted(order: tuple[int, int]) -> None:
             place = (i, j) if order == (0, 1) else ((i * 32 + j) % 12, (i * 32 + j) // 12)
             store(y, [place[0] * 32 + place[1]], x[place[0] * 32 + place[1]] + 1)
 
-    limit = Digits((12, 32), (N, Extent(1, 1, 0)))
-    for body, ends in ((flat, True), (nested, order == (0, 1))):
+    def of_vectors(x: Any, y: Any) -> None:
+        with T.serial(0, 12 * 32 // 4) as i, T.vectorized(0, 4) as e:
+            store(y, [i * 4 + e], x[i * 4 + e] + 1)
+
+    limit = Digits((12, 32), (N, Extent(1, 8, 0)))
+    for body, ends in ((flat, True), (nested, order == (0, 1)), (of_vectors, True)):
         fn = with_front(prim_func([("x", (384,), "float32"), ("y", (384,), "float32")], body), (limit,))
         loops = found(skip_behind(add_sizes(fn)).body, tirx.For)
         assert not ends or not any(found(loops[-1], tirx.IfThenElse))
         module = compile_kernels({"front": add_sizes(fn).with_attr("global_symbol", "front")}, AVX2)
         data = np.random.default_rng(0).standard_normal(384).astype("float32")
-        for n, m in itertools.product((0, 1, 5, 12), (0, 1, 17, 32)):
+        for n, m in itertools.product((0, 1, 5, 12), (0, 1, 3, 4)):
             numbers = [np.array(k, "int64") for k in (n, m)]
             given: Any = [tvm.runtime.tensor(a) for a in (data, *numbers, np.full(384, 7, "float32"))]
             module["front"](*given)
             y = given[-1].numpy().reshape(12, 32)
-            np.testing.assert_array_equal(y[:n, :m], (data + 1).reshape(12, 32)[:n, :m])
-            assert not ends or ((y[n:] == 7).all() and (y[:, m:] == 7).all())
+            np.testing.assert_array_equal(y[:n, : 8 * m], (data + 1).reshape(12, 32)[:n, : 8 * m])
+            assert not ends or ((y[n:] == 7).all() and (y[:, 8 * m :] == 7).all())

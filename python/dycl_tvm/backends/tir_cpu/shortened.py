@@ -43,7 +43,7 @@ class Shortener:
             return _loop(loop, loop.loop_var, loop.extent, tirx.IfThenElse(test, loop.body, None)), True
         number = Var(loop.loop_var.name, _INT64)  # indices are computed in 32 bits, sizes in 64
         self._bind(number, tirx.const(0, _INT64), loop.extent.astype(_INT64))
-        terms = [self._analyzer.simplify(_widened(term, loop.loop_var, number)) for term in _terms(test)]
+        terms = [self._simplified(_widened(term, loop.loop_var, number)) for term in _terms(test)]
         period = _period(number, loop.extent, terms)
         return self._ended(loop, number, terms) if period is None else self._in_periods(loop, number, terms, period)
 
@@ -81,7 +81,7 @@ class Shortener:
         at = around * tirx.const(period, dtype) + within
         body = _replaced(loop.body, loop.loop_var, at)
         wide = _widened(at.astype(_INT64), None, None)
-        tests = [self._analyzer.simplify(_replaced(_replaced(term, number, wide), loop.loop_var, at)) for term in terms]
+        tests = [self._simplified(_replaced(_replaced(term, number, wide), loop.loop_var, at)) for term in terms]
         asks = False
         for variable in (within, around):
             own = [t for t in tests if mentions(t, within) == variable.same_as(within)]
@@ -90,6 +90,12 @@ class Shortener:
                 body, ask = self.shortened(body, _all(own))
                 asks = asks or ask
         return body, asks
+
+    def _simplified(self, test: Any) -> Any:
+        """Return a test with simpler sides: as a whole it would be another one, of quotients, from which no end of a loop is seen."""
+        if isinstance(test, _COMPARISONS):
+            return type(test)(self._analyzer.simplify(test.a), self._analyzer.simplify(test.b))
+        return self._analyzer.simplify(test)
 
     def _bind(self, variable: Any, first: Any, extent: Any) -> None:
         self._analyzer.bind(variable, tvm.ir.Range(first, first + extent))
