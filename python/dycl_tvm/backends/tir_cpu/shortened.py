@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import Var
 
-from dycl_tvm.backends.front import found, mentions
+from dycl_tvm.backends.front import found, mentions, replaced
 
 #: Loops of so few trips are written out by LLVM as long as these are always as many.
 _FEW_TRIPS = 4
@@ -37,9 +37,9 @@ class Shortener:
 
     def shortened(self, loop: Any, test: Any) -> tuple[Any, bool]:
         """Return a loop of the trips for which a test holds, and whether its trips ask, as they do where it cannot end at the last one."""
-        first = loop.min if isinstance(loop.min, tirx.IntImm) else None
+        counts = isinstance(loop.min, tirx.IntImm) and not int(loop.min) and loop.step is None
         few = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) <= _FEW_TRIPS
-        if few or int(loop.kind) != tirx.ForKind.SERIAL or first is None or int(first) or loop.step is not None:
+        if few or not counts or int(loop.kind) != tirx.ForKind.SERIAL:
             return _loop(loop, loop.loop_var, loop.extent, tirx.IfThenElse(test, loop.body, None)), True
         number = Var(loop.loop_var.name, _INT64)  # indices are computed in 32 bits, sizes in 64
         self._bind(number, tirx.const(0, _INT64), loop.extent.astype(_INT64))
@@ -55,7 +55,7 @@ class Shortener:
             elif (wanted := self._wanted_trips(term, number)) is not None:
                 extent = tirx.min(extent, tirx.max(wanted, tirx.const(0, _INT64)).astype(extent.ty.dtype))
             else:
-                left.append(_replaced(term, number, loop.loop_var.astype(_INT64)))
+                left.append(replaced(term, {number: loop.loop_var.astype(_INT64)}))
         body = tirx.IfThenElse(_all(left), loop.body, None) if left else loop.body
         made = _loop(loop, loop.loop_var, extent, body)
         return tirx.IfThenElse(_all(before), made, None) if before else made, bool(left)
@@ -78,10 +78,9 @@ class Shortener:
         extents = {around: int(loop.extent) // period, within: period}
         for variable, extent in extents.items():
             self._bind(variable, tirx.const(0, dtype), tirx.const(extent, dtype))
-        at = around * tirx.const(period, dtype) + within
-        body = _replaced(loop.body, loop.loop_var, at)
-        wide = _widened(at.astype(_INT64), None, None)
-        tests = [self._simplified(_replaced(_replaced(term, number, wide), loop.loop_var, at)) for term in terms]
+        places = {loop.loop_var: around * period + within, number: around.astype(_INT64) * period + within.astype(_INT64)}
+        body = replaced(loop.body, places)
+        tests = [self._simplified(replaced(term, places)) for term in terms]
         asks = False
         for variable in (within, around):
             own = [t for t in tests if mentions(t, within) == variable.same_as(within)]
@@ -127,10 +126,6 @@ def _period(number: Any, trips: Any, terms: list[Any]) -> int | None:
     return max(periods) or None
 
 
-def _replaced(part: Any, variable: Any, by: Any) -> Any:
-    return tvm_ffi.structural_map(part, (Var, lambda v: by if v.same_as(variable) else v))
-
-
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -143,7 +138,7 @@ def _widened(expr: Any, variable: Any, number: Any) -> Any:
             return type(e)(wide(e.a), wide(e.b))
         if isinstance(e, tirx.IntImm):
             return tirx.const(int(e), _INT64)
-        return number if variable is not None and e.same_as(variable) else e.astype(_INT64)
+        return number if e.same_as(variable) else e.astype(_INT64)
 
     def compared(e: Any) -> Any:
         return type(e)(wide(e.a), wide(e.b)) if str(e.a.ty.dtype) == "int32" else e
@@ -153,6 +148,6 @@ def _widened(expr: Any, variable: Any, number: Any) -> Any:
         [
             *((kind, compared) for kind in _COMPARISONS),
             (tirx.Cast, lambda c: wide(c.value) if str(c.ty.dtype) == _INT64 and "int" in str(c.value.ty.dtype) else c),
-            (Var, lambda v: number if variable is not None and v.same_as(variable) and str(v.ty.dtype) == _INT64 else v),
+            (Var, lambda v: number if v.same_as(variable) and str(v.ty.dtype) == _INT64 else v),
         ],
     )
