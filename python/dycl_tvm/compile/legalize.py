@@ -116,9 +116,10 @@ def _binary(name: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def legalize(bb: Any, call: Any) -> Any:
         def build(a: Any, b: Any) -> Any:
             left, right = (tuple(int(d) for d in t.shape) for t in (a, b))
+            extents = broadcast_shape([left, right])
             return te.compute(
-                [int64(s) for s in broadcast_shape([left, right])],
-                lambda *i: fn(a(*broadcast_index(left, i)), b(*broadcast_index(right, i))),
+                [int64(s) for s in extents],
+                lambda *i: fn(a(*broadcast_index(left, i, extents)), b(*broadcast_index(right, i, extents))),
                 name=name,
             )
 
@@ -143,12 +144,13 @@ def _arithmetic(name: str) -> Callable[..., Any]:
 
         def build(*given: Any) -> Any:
             shapes = [tuple(int(d) for d in t.shape) for t in given]
+            extents = broadcast_shape(shapes)
 
             def element(*i: Any) -> Any:
-                loads = iter(t(*broadcast_index(s, i)) for t, s in zip(given, shapes))
+                loads = iter(t(*broadcast_index(s, i, extents)) for t, s in zip(given, shapes))
                 return fn(*(next(loads) if number is None else tirx.const(number, dtype) for number in numbers))
 
-            return te.compute([int64(s) for s in broadcast_shape(shapes)], element, name=name)
+            return te.compute([int64(s) for s in extents], element, name=name)
 
         return bb.call_te(build, *tensors, primfunc_name_hint=name)
 

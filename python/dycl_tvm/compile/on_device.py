@@ -10,6 +10,7 @@ from typing import Any
 
 import tvm
 
+from dycl_tvm.backends import tir_cuda
 from dycl_tvm.backends.registry import Backend
 from dycl_tvm.backends.tir_cpu.families.family import Maker
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
@@ -17,8 +18,8 @@ from dycl_tvm.compile.call_list import CallList
 from dycl_tvm.compile.device import build_device_code
 from dycl_tvm.compile.device_branches import find_segments
 from dycl_tvm.compile.fronts import Fronts, plan_fronts
-from dycl_tvm.compile.half import prepare_half
 from dycl_tvm.compile.layout import Layouts
+from dycl_tvm.compile.narrow import prepare_narrow
 from dycl_tvm.compile.pipeline import KernelSet, Progress
 from dycl_tvm.compile.program import KernelCall, Program
 from dycl_tvm.compile.stats import CompileStats
@@ -66,7 +67,7 @@ class OnDevice:
 
     def prepare(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module that is to be legalised."""
-        return prepare_half(mod, self._constants, self._half)
+        return prepare_narrow(mod, self._constants, self._half, tir_cuda.word_of(self._target))
 
     def choose(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return the module as it is: kernel families are those of CPUs."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dycl_tvm
-from dycl_tvm.codegen.cuda import draws, half
+from dycl_tvm.codegen.cuda import draws, half, int8
 from dycl_tvm.codegen.cuda.source import kernels_of, uses_half
 from dycl_tvm.runtime import capi
 
@@ -207,5 +207,6 @@ def kernels_as_cpp(source: str) -> str:
         rows.append(f"    EMULATED_KERNEL({match[1]}, {cooperates}),\n")
     table = "".join(rows) + "    {nullptr, nullptr, 0, false},\n"
     halves = f'#include "half_on_cpu.h"\n{half.TYPE}#include "mma_on_cpu.h"\n' if uses_half(kernels) else ""
-    device = f"{halves}{draws.functions_of(kernels)}{kernels}"
+    bytes8 = int8.functions_of(kernels, '#include "int8_on_cpu.h"\n')
+    device = f"{halves}{bytes8}{draws.functions_of(kernels)}{kernels}"
     return f'#include "cuda_on_cpu.h"\n{device}\nextern "C" const EmulatedKernel emulated_kernels[] = {{\n{table}}};\n'

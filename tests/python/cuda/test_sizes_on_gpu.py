@@ -162,6 +162,19 @@ class Images(nn.Module):
         return self.product(torch.relu(self.conv(x)).mean((2, 3)))
 
 
+def test_images_of_integers_of_a_batch(gpu: Driver, tmp_path: Path) -> None:
+    sizes = {"x": {0: dycl_tvm.Dim("N", max=24)}}
+    model = dycl_tvm.quantize(Images().eval(), [(random(2, 16, 6, 6),) for _ in range(4)], dynamic_shapes=sizes)
+    artifact = dycl_tvm.build(model, target="cuda -arch=sm_72", host="llvm")
+    assert artifact._lowered.stats.families["int8"] >= 1
+    module = gpu.load(artifact, tmp_path)
+    for n in (1, 5, 24, 2):
+        session, x, before = module.new_session(), random(n, 16, 6, 6), gpu.count("blocks")
+        torch.testing.assert_close(session(x), model.graph().interpret()(x), rtol=1e-5, atol=1e-5)
+        assert gpu.count("blocks") - before == blocks_of(artifact, n)
+    assert blocks_of(artifact, 1) * 2 < blocks_of(artifact, 24)
+
+
 @pytest.mark.parametrize(("accuracy", "rule"), [("default", "convolution"), ("fp16", "tensor_cores")])
 def test_convolutions_of_a_batch(accuracy: Literal["default", "fp16"], rule: str, gpu: Driver, tmp_path: Path) -> None:
     """On tensor cores blocks are tiles of pixels of several images, else each is of one image."""

@@ -70,12 +70,15 @@ class Mma:
     shared_bytes: int
 
 
-def mma_cycles(kernel: Mma, gpu: Gpu) -> float:
-    """Return the larger of two, as :func:`cycles` does: the rate of the multiprocessors, and one block's steps with their waits."""
+def mma_cycles(kernel: Mma, gpu: Gpu, macs: int) -> float:
+    """Return the larger of two, as :func:`cycles` does: the rate of the multiprocessors, and one block's steps with their waits.
+
+    ``macs`` is how many products the tensor cores of a multiprocessor add up in a cycle.
+    """
     on_each = math.ceil(kernel.blocks / gpu.multiprocessors)
     together = max(1, min(on_each, _MOST_THREADS // kernel.threads, 2 * gpu.shared_bytes // kernel.shared_bytes, _MOST_BLOCKS))
     copy = kernel.elements * _COPY / gpu.lanes
-    step = copy + kernel.macs / gpu.tensor_macs
+    step = copy + kernel.macs / macs
     ends = kernel.shared_bytes / 4 * _COPY / gpu.lanes + 2 * _STEP_LATENCY
     return max(on_each * (kernel.steps * step + ends), math.ceil(on_each / together) * (kernel.steps * (_STEP_LATENCY + step) + ends))
 

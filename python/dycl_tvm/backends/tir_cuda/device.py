@@ -22,7 +22,8 @@ class Gpu:
     """A GPU.
 
     ``lanes`` is how many float32 operations a multiprocessor begins in a cycle, ``tensor_macs`` how many products of float16 its tensor
-    cores add up in one (0 where it has none).
+    cores add up in one (0 where it has none), ``byte_macs`` how many of integers of 8 bits whose signs may differ. ``dot4`` says whether it
+    has an instruction for four such products and their sum.
     """
 
     multiprocessors: int
@@ -31,6 +32,8 @@ class Gpu:
     shared_bytes: int = 48 * 1024
     warp: int = 32
     tensor_macs: int = 0
+    byte_macs: int = 0
+    dot4: bool = False
 
 
 def gpu_of(target: tvm.target.Target) -> Gpu:
@@ -39,4 +42,5 @@ def gpu_of(target: tvm.target.Target) -> Gpu:
     number = int("".join(c for c in arch if c.isdigit()))
     tensor_macs = 0 if number < 70 else 1024 if number in _FULL_TENSOR_CORES else 512
     lanes = 64 if number in (60, 70, 72, 75, 80) else 128
-    return Gpu(_MULTIPROCESSORS.get(arch, _UNKNOWN), lanes, tensor_macs=tensor_macs)
+    byte_macs = 2 * tensor_macs if number >= 80 else 0
+    return Gpu(_MULTIPROCESSORS.get(arch, _UNKNOWN), lanes, tensor_macs=tensor_macs, byte_macs=byte_macs, dot4=number >= 61)

@@ -12,6 +12,7 @@ from tvm.s_tir import dlight
 
 from dycl_tvm.backends.tir_cuda.convolution import convolution
 from dycl_tvm.backends.tir_cuda.gemv import gemv
+from dycl_tvm.backends.tir_cuda.int8 import int8
 from dycl_tvm.backends.tir_cuda.per_output import elementwise, small_reduction
 from dycl_tvm.backends.tir_cuda.product import product
 from dycl_tvm.backends.tir_cuda.rows import pairs, rows
@@ -39,6 +40,7 @@ def _dlight(rule: Any) -> Callable[[Any, Any], Any]:
 
 #: Rules in the order in which they are asked. The last one takes everything that has no threads of its own.
 _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
+    ("int8", int8),
     ("convolution", convolution),
     ("elementwise", elementwise),
     ("pairs", pairs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from dycl_tvm.codegen.cuda import draws, half
+from dycl_tvm.codegen.cuda import draws, half, int8
 from dycl_tvm.errors import CompileError
 
 #: What TVM's text takes from <cstdint>, <type_traits> and <math_constants.h>.
@@ -64,7 +64,7 @@ def compiler_source(source: str) -> str:
     kernels = kernels_of(source)
     halves = f"{half.PRIMITIVES}{half.TYPE}{half.SHUFFLES}" if uses_half(kernels) else ""
     mma = half.MMA if "dycl_mma" in kernels else ""
-    return f"{_PROLOGUE}{_SHUFFLES}{halves}{mma}{draws.functions_of(kernels)}{kernels}"
+    return f"{_PROLOGUE}{_SHUFFLES}{halves}{mma}{int8.functions_of(kernels)}{draws.functions_of(kernels)}{kernels}"
 
 
 def uses_half(kernels: str) -> bool:

@@ -232,14 +232,14 @@ class OpContext:
 
     def elementwise(self, fn: Callable[..., Any], *args: Any, name: str, fusible: bool = True) -> Any:
         """Emit a kernel that applies ``fn`` to the broadcast elements of ``args`` (expressions)."""
-        extent = _extents(broadcast_shape([self.shape(a) for a in args]))
         shapes = [self.shape(a) for a in args]
+        extents = broadcast_shape(shapes)
 
         def build(*tensors: Any) -> Any:
             def element(*i: Any) -> Any:
-                return fn(*(t(*broadcast_index(s, i)) for t, s in zip(tensors, shapes)))
+                return fn(*(t(*broadcast_index(s, i, extents)) for t, s in zip(tensors, shapes)))
 
-            return te.compute(extent, element, name=name)
+            return te.compute(_extents(extents), element, name=name)
 
         return self.call_te(build, *args, name=name, fusible=fusible)
 
@@ -270,10 +270,14 @@ def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return np.broadcast_shapes(*shapes)  # PyTorch's imports sympy
 
 
-def broadcast_index(shape: tuple[int, ...], index: Sequence[Any]) -> list[Any]:
-    """Return the index into a tensor of ``shape`` for a broadcast index."""
-    tail = list(index)[len(index) - len(shape) :]
-    return [tirx.IntImm("int64", 0) if s == 1 else i for s, i in zip(shape, tail)]
+def broadcast_index(shape: tuple[int, ...], index: Sequence[Any], extents: Sequence[int] = ()) -> list[Any]:
+    """Return the index into a tensor of ``shape`` for a broadcast index.
+
+    With the ``extents`` of the result, a dimension of one element that is not repeated keeps its index: TVM sees so that each element of
+    the result is of one element of the tensor, and fuses such operators behind products.
+    """
+    tail, own = (list(t)[len(t) - len(shape) :] for t in (index, extents or [0] * len(index)))
+    return [tirx.IntImm("int64", 0) if s == 1 and e != 1 else i for s, i, e in zip(shape, tail, own)]
 
 
 def int64(value: int) -> Any:

@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""float16 on a GPU: what is added up is added up in float32, and weights of products may be stored in float16.
+"""Numbers of 16 and 8 bits on a GPU: in what their products are added up, and how their weights lie in memory.
 
-Two things happen to the Relax functions of a device's program.
+Three things happen to the Relax functions of a device's program.
 
 * Operators on float16 that add up many terms, or are several roundings long, compute in float32 and round their result once, as PyTorch
   does. Products and convolutions keep their factors in float16.
@@ -11,6 +11,7 @@ Two things happen to the Relax functions of a device's program.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -35,8 +36,8 @@ _WIDE = frozenset(
 )  # fmt: skip
 
 
-def prepare_half(mod: tvm.IRModule, constants: Mapping[str, Collection[int]], round_weights: bool) -> tvm.IRModule:
-    """Return the module with float16 as a GPU shall compute it.
+def prepare_narrow(mod: tvm.IRModule, constants: Mapping[str, Collection[int]], round_weights: bool, words: int) -> tvm.IRModule:
+    """Return the module with float16 and integers of 8 bits as a GPU shall compute them.
 
     Parameters
     ----------
@@ -46,8 +47,10 @@ def prepare_half(mod: tvm.IRModule, constants: Mapping[str, Collection[int]], ro
         Name of a function to the parameters that are weights wherever it is called.
     round_weights : bool
         Whether weights of products may be rounded to float16.
+    words : int
+        How many integers of 8 bits the GPU multiplies at once; 1 if it does not.
     """
-    mutator = _Half(mod, round_weights)
+    mutator = _Narrow(mod, round_weights, words)
     for gv, fn in list(mod.functions_items()):
         if isinstance(fn, relax.Function):
             mutator.known = constant_vars(fn, constants.get(gv.name_hint, ()))
@@ -62,10 +65,10 @@ def _dtype(expr: Any) -> str:
 
 
 @relax.expr_functor.mutator
-class _Half(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
-    def __init__(self, mod: tvm.IRModule, round_weights: bool) -> None:
+class _Narrow(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
+    def __init__(self, mod: tvm.IRModule, round_weights: bool, words: int) -> None:
         super().__init__(mod)
-        self.round_weights = round_weights
+        self.round_weights, self.words = round_weights, words
         self.known: set[Any] = set()
 
     def visit_call_(self, call: Any) -> Any:
@@ -78,6 +81,8 @@ class _Half(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
                 return self._cast(self._product(call, call.args), "float16")
             if self.round_weights and constant and dtypes == ["float32", "float32"]:
                 return self._product(call, [call.args[0], self._cast(call.args[1], "float16")])
+            if set(dtypes) <= {"int8", "uint8"} and _dtype(call) == "int32":
+                return self._words(call) if constant and self._in_words(call) else self._product(call, call.args, "int32")
         if name in _WIDE and _dtype(call) == "float16":
             wide = [self._cast(a, "float32") if d == "float16" else a for a, d in zip(call.args, dtypes)]
             return self._cast(self.builder_.emit(relax.Call(call.op, wide, call.attrs, call.ty_args)), "float16")
@@ -86,16 +91,27 @@ class _Half(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
     def _cast(self, value: Any, dtype: str) -> Any:
         return self.builder_.emit(relax.op.astype(value, dtype))
 
-    def _product(self, call: Any, args: Any) -> Any:
-        """Emit a product with sums and results in float32; its factors may be of two types, which the operator itself does not allow."""
+    def _in_words(self, call: Any) -> bool:
+        """Whether the channels of a convolution make whole words."""
+        if call.op.name != "relax.nn.conv2d" or int(call.attrs.groups) > 1 or str(call.attrs.kernel_layout) != "OIHW":
+            return False
+        _, channels, *window = (int(size) for size in call.args[1].ty.shape)
+        return self.words > 1 and channels % self.words == 0 and math.prod(window) > 1
+
+    def _words(self, call: Any) -> Any:
+        """Emit a convolution whose weights lie channel by channel."""
+        return self._product(call, [call.args[0], self.builder_.emit(relax.op.permute_dims(call.args[1], [0, 2, 3, 1]))], "int32", "OHWI")
+
+    def _product(self, call: Any, args: Any, sums: str = "float32", kernel_layout: str = "") -> Any:
+        """Emit a product with sums and results of a type; its factors may be of two types, which the operator itself does not allow."""
         if call.op.name == "relax.matmul":
-            product = relax.op.matmul(*args, out_dtype="float32")
+            product = relax.op.matmul(*args, out_dtype=sums)
         else:
             of = call.attrs
             make = getattr(relax.op.nn, call.op.name.rpartition(".")[2])
-            layouts = (str(of.data_layout), str(of.kernel_layout), str(of.out_layout or of.data_layout))
+            layouts = (str(of.data_layout), kernel_layout or str(of.kernel_layout), str(of.out_layout or of.data_layout))
             sizes = ([int(v) for v in getattr(of, name)] for name in ("strides", "padding", "dilation"))
-            product = make(*args, *sizes, int(of.groups), *layouts, "float32")
+            product = make(*args, *sizes, int(of.groups), *layouts, sums)
         lowered = call.op.get_attr("FLegalize")(self.builder_, product)
         # TVM's analysis does not see a product in factors that are converted, and would fuse nothing behind it
         fn = self.builder_.get()[lowered.args[0]]
