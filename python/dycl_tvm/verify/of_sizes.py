@@ -35,7 +35,7 @@ def _drawn(span: Range, noise: torch.Generator) -> int:
 
 
 class SizesOfBlocks:
-    """Which sizes calls have that reach a block, as far as ranges tell: what stands there was compiled for these, and may be wrong for others.
+    """Which sizes calls have that reach a block, as far as ranges tell: what stands there need be right for no others.
 
     Parameters
     ----------
