@@ -63,11 +63,11 @@ class Outputs:
         everywhere = [all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
         self.used = [always and found and k not in self.parts for k, found in enumerate(everywhere)]
         self.types: list[Type] = [INT, *self.slots, *(v.type for v in graph.state)]
-        taken = set(graph.input_names)
-        site = _distinct(SITE_OUTPUT, taken)
-        self.leaves = [_distinct(f"output_{k}", taken) for k in range(len(self.slots))]
-        self.state = [_distinct(v.name, taken, ".next") for v in graph.state]
-        self.names = [site, *self.leaves, *(f"{name}.next" for name in self.state)]
+        names = set(graph.input_names)
+        which = _distinct(SITE_OUTPUT, names)
+        self.leaves = [_distinct(f"output_{k}", names) for k in range(len(self.slots))]
+        self.state = [_distinct(v.name, names, ".next") for v in graph.state]
+        self.names = [which, *self.leaves, *(f"{name}.next" for name in self.state)]
 
     def leave(self, scope: Scope, term: Return | Raise, read: Callable[[Operand], str]) -> list[str]:
         """Return what the outputs are where a path ends."""
