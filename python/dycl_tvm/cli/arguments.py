@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from dycl_tvm.errors import UsageError
+
 MODEL_HELP = """\
 what to compile: model.onnx, program.pt2, zoo:NAME, path/to/file.py:OBJECT or package.module:OBJECT, where OBJECT is an nn.Module,
 a function, a class (made without arguments), or NAME() to call a function that makes one or the other"""
@@ -80,6 +82,14 @@ def positive(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{value} is not positive")
     return value
+
+
+def largest_sizes(written: str | None) -> dict[str, int]:
+    """Return the largest sizes of a session as ``load`` takes them."""
+    pairs = [part.partition("=") for part in written.split(",")] if written else []
+    if not all(name.strip() and n.strip().isdecimal() for name, _, n in pairs):
+        raise UsageError(f"--largest-sizes is {written!r}; write the largest value of each size by its name, as T=64,B=1")
+    return {name.strip(): int(n) for name, _, n in pairs}
 
 
 def new_parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:

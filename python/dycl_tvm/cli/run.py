@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dycl_tvm.cli.arguments import new_parser, positive
+from dycl_tvm.cli.arguments import largest_sizes, new_parser, positive
 from dycl_tvm.cli.exit_codes import OK
 from dycl_tvm.errors import UsageError
 
@@ -54,7 +54,7 @@ def _handle(args: argparse.Namespace) -> int:
         raise UsageError("the weights are given twice, as PARAMS and as --params")
     if args.output:
         check_output(args.output)
-    params, sizes = find_params(args.library, args.weights or args.params), _sizes(args.largest_sizes)
+    params, sizes = find_params(args.library, args.weights or args.params), largest_sizes(args.largest_sizes)
     module = load(args.library, params, num_threads=args.threads, largest_sizes=sizes)
     positional, named = as_call(module.metadata, make_inputs(module.metadata, args.input, args.seed, args.int_high))
     result = module(*positional, **named)
@@ -77,14 +77,6 @@ def _handle(args: argparse.Namespace) -> int:
         figures = [("median", ordered[len(ordered) // 2]), ("best", ordered[0]), ("worst", ordered[-1])]
         print(f"latency of {args.repeat} runs: " + ", ".join(f"{name} {took * 1e3:.3f} ms" for name, took in figures))
     return OK
-
-
-def _sizes(written: str | None) -> dict[str, int]:
-    """Return the largest sizes as ``load`` takes them."""
-    pairs = [part.partition("=") for part in written.split(",")] if written else []
-    if not all(name.strip() and n.strip().isdecimal() for name, _, n in pairs):
-        raise UsageError(f"--largest-sizes is {written!r}; write the largest value of each size by its name, as T=64,B=1")
-    return {name.strip(): int(n) for name, _, n in pairs}
 
 
 def _shorten(lines: list[str], most: int = 40) -> list[str]:

@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dycl_tvm.cli.arguments import new_parser, positive
+from dycl_tvm.cli.arguments import largest_sizes, new_parser, positive
 from dycl_tvm.cli.exit_codes import OK
 from dycl_tvm.cli.run import find_params
 from dycl_tvm.errors import UsageError
@@ -25,6 +25,7 @@ examples:
   dycl-tvm serve net.so net.params
   dycl-tvm serve --model small=a.so,a.params --model large=b.so,b.params --sessions 4
   curl localhost:8000/v2/models/net
+  dycl-tvm serve --model short=net.so,net.params --model long=net.so,net.params --largest-sizes short:T=64
   dycl-tvm serve net.so net.params --ray --replicas 4 --cpus 0.5
 """
 #: Of Settings: options that are numbers, what they are in the help, and their types.
@@ -47,6 +48,13 @@ def add_parser(commands: Any) -> None:
     command.add_argument("library", metavar="LIBRARY", nargs="?", help="the .so written by dycl-tvm compile")
     command.add_argument("params", metavar="PARAMS", nargs="?", help="its weights; by default the library's name with .params")
     command.add_argument("--model", action="append", default=[], metavar="NAME=LIBRARY[,PARAMS]", help="one more model (repeatable)")
+    command.add_argument(
+        "--largest-sizes",
+        action="append",
+        default=[],
+        metavar="[MODEL:]NAME=N,...",
+        help="take no requests with larger sizes, such as T=64, for LIBRARY or a --model (repeatable): sessions take less memory then",
+    )
     command.add_argument("--host", default="127.0.0.1", help="the address to listen at (default 127.0.0.1, this machine only)")
     command.add_argument("--http-port", type=int, default=8000, metavar="N", help="default 8000; 0: a free one; -1: without HTTP")
     command.add_argument("--grpc-port", type=int, default=8001, metavar="N", help="default 8001; 0: a free one; -1: without gRPC")
@@ -87,17 +95,25 @@ def _installed(name: str) -> bool:
 def _models(args: argparse.Namespace) -> list[ModelFiles]:
     from dycl_tvm.serve.repository import ModelFiles
 
+    sizes: dict[str, dict[str, int]] = {}
+    for text in args.largest_sizes:
+        model, _, written = text.rpartition(":")
+        sizes.setdefault(model, {}).update(largest_sizes(written))
     files = []
     if args.library:
-        files.append(ModelFiles(args.library, find_params(args.library, args.params)))
+        files.append(ModelFiles(args.library, find_params(args.library, args.params), largest_sizes=sizes.pop("", {})))
     for text in args.model:
         name, equals, paths = text.partition("=")
         library, _, params = paths.partition(",")
         if not (name and equals and library):
             raise UsageError(f"--model is NAME=LIBRARY or NAME=LIBRARY,PARAMS, got {text!r}")
-        files.append(ModelFiles(library, find_params(library, params or None), name))
+        files.append(ModelFiles(library, find_params(library, params or None), name, sizes.pop(name, {})))
     if not files:
         raise UsageError("give a LIBRARY, or --model NAME=LIBRARY")
+    if sizes:
+        raise UsageError(
+            f"--largest-sizes is for {' and '.join(f'--model {name}' if name else 'a LIBRARY' for name in sizes)}, which there is not"
+        )
     return files
 
 

@@ -61,7 +61,7 @@ class OnnxModel:
         feeds = _leaves(about, args, kwargs)
         names = [o.name for o in self._session.get_outputs()]
         found = dict(zip(names, self._session.run(None, {**feeds, **self._state}), strict=True))
-        site = int(found["return_site"])
+        site = int(found[names[0]])
         self.last_site = site
         if site < 0:
             error = about["errors"][-1 - site]

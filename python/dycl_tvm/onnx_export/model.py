@@ -49,7 +49,7 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
         params[len(graph.input_names) :][: len(dims)],
         params[len(graph.input_names) + len(dims) :],
     )
-    for name, param in zip([*graph.input_names, *(v.name for v in graph.state)], [*leaves, *variables], strict=True):
+    for name, param in zip([*graph.input_names, *outputs.state], [*leaves, *variables], strict=True):
         env[param] = scope.reserve(name, dtype_of(param.type))
     inputs = [
         *(helper.make_tensor_value_info(env[p], ELEMENT[dtype_of(p.type)], input_shape(graph, k)) for k, p in enumerate(leaves)),
@@ -71,12 +71,11 @@ def to_model(graph: HCFG) -> onnx.ModelProto:
 
     results = outputs.cut(scope, Structurer(guarded, outputs.leave, outputs.types, constant).run(scope, env))
     # A state variable is an input with a default: its value before the first call.
-    for var in graph.state:
+    for name, var in zip(outputs.state, graph.state, strict=True):
         data = var.initial.data if isinstance(var.initial, Constant) else None
-        initial = (
-            _tensor(data, var.name) if data is not None else helper.make_tensor(var.name, ELEMENT[dtype_of(var.type)], (), [var.initial])
+        scope.initializers[name] = (
+            _tensor(data, name) if data is not None else helper.make_tensor(name, ELEMENT[dtype_of(var.type)], (), [var.initial])
         )
-        scope.initializers[var.name] = initial
     for result, (name, _, _) in zip(results, outputs.infos(), strict=True):
         scope.nodes.append(helper.make_node("Identity", [result], [name]))
     infos = [helper.make_tensor_value_info(name, ELEMENT[dtype], shape) for name, dtype, shape in outputs.infos()]

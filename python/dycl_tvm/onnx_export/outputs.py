@@ -9,6 +9,7 @@ the state of a loop to keep its shape.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ class Outputs:
     parts : dict
         Of slots that hold more than there is: for each site where that is so, the dimensions that are shorter, with the slot that says how
         long each is.
+    leaves, state : list of str
+        The names of the slots, and of the state variables, which may have the names of each other or of an input in the program.
     """
 
     def __init__(self, graph: HCFG) -> None:
@@ -60,7 +63,11 @@ class Outputs:
         everywhere = [all(k in taken for taken in self.of_site) for k in range(len(self.slots))]
         self.used = [always and found and k not in self.parts for k, found in enumerate(everywhere)]
         self.types: list[Type] = [INT, *self.slots, *(v.type for v in graph.state)]
-        self.names = [SITE_OUTPUT, *(f"output_{k}" for k in range(len(self.slots))), *(f"{v.name}.next" for v in graph.state)]
+        names = set(graph.input_names)
+        which = _distinct(SITE_OUTPUT, names)
+        self.leaves = [_distinct(f"output_{k}", names) for k in range(len(self.slots))]
+        self.state = [_distinct(v.name, names, ".next") for v in graph.state]
+        self.names = [which, *self.leaves, *(f"{name}.next" for name in self.state)]
 
     def leave(self, scope: Scope, term: Return | Raise, read: Callable[[Operand], str]) -> list[str]:
         """Return what the outputs are where a path ends."""
@@ -101,10 +108,17 @@ class Outputs:
             "name": graph.name,
             "inputs": graph.input_structure,
             "input_names": graph.input_names,
-            "state": [v.name for v in graph.state],
+            "state": self.state,
             "sites": [
-                {"structure": s.structure, "outputs": [f"output_{k}" for k in taken], "origin": str(s.origin) if s.origin else None}
+                {"structure": s.structure, "outputs": [self.leaves[k] for k in taken], "origin": str(s.origin) if s.origin else None}
                 for s, taken in zip(self.sites, self.of_site)
             ],
             "errors": [{"kind": t.kind, "message": t.message, "origin": str(t.origin) if t.origin else None} for t in self.raises],
         }
+
+
+def _distinct(name: str, taken: set[str], also: str = "") -> str:
+    """Return a name that is not taken, nor with ``also`` behind it, and take both."""
+    found = next(n for k in itertools.count(1) if (n := name if k == 1 else f"{name}#{k}") not in taken and n + also not in taken)
+    taken.update((found, found + also))
+    return found

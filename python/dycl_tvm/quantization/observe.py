@@ -12,7 +12,7 @@ import torch
 from dycl_tvm.errors import DyclError, RunError
 from dycl_tvm.hcfg.interpreted import InterpretedModule
 from dycl_tvm.hcfg.interpreter import Watcher, run_tensor_op
-from dycl_tvm.hcfg.nodes import HCFG, Block, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, TensorOp, Value, map_operands
 from dycl_tvm.quantization.layers import Layer
 from dycl_tvm.quantization.numbers import Grid, Range, quantised_weights
 
@@ -31,6 +31,8 @@ class Ranges(Watcher):
         for layer in layers:
             self._join(layer.x, layer.weight)
         self._wanted = {layer.x for layer in layers}
+        self._weights = {layer.step: layer.weight for layer in layers}
+        self._used: set[Constant] = set()
         self._found: dict[Any, Range] = {}
         self._endless: set[Any] = set()
         self.edges: set[tuple[Block, int]] = set()
@@ -50,16 +52,21 @@ class Ranges(Watcher):
         """Take note of an edge."""
         self.edges.add((block, index))
 
-    def of(self, value: Value) -> Range | None:
-        """Return the range of a value; None if it has none, as ``missing`` says."""
-        return None if self.missing(value) else self._found[self._root(value)]
+    def ran(self, step: TensorOp, frame: Mapping[Value, Any], results: Sequence[Any]) -> None:
+        """Take note of a layer that is used; others on paths that nothing took may read the same values."""
+        if step in self._weights:
+            self._used.add(self._weights[step])
 
-    def missing(self, value: Value) -> str:
-        """Say why a value has no range: what is not a number has none, and what was not seen."""
-        group = self._root(value)
+    def of(self, layer: Layer) -> Range | None:
+        """Return the range of what a layer reads; None if it has none, as ``missing`` says."""
+        return None if self.missing(layer) else self._found[self._root(layer.x)]
+
+    def missing(self, layer: Layer) -> str:
+        """Say why a layer has no range: what is not a number has none, and what was not seen."""
+        group = self._root(layer.x)
         if group in self._endless:
             return "its input was infinite or not a number in calibration"
-        return "" if group in self._found else "no calibration input comes to it"
+        return "" if group in self._found and layer.weight in self._used else "no calibration input comes to it"
 
     def _root(self, key: Any) -> Any:
         while key in self._group:
@@ -73,14 +80,17 @@ class Ranges(Watcher):
 
 
 class Losses(Watcher):
-    """The power of each layer's output, and of what quantising its input and weights changes in it."""
+    """The power of each layer's output, and of what quantising its input and weights changes in it, for each place by itself.
+
+    A layer that is used on large and on small numbers loses the small ones, which a sum over its places would not show.
+    """
 
     def __init__(self, layers: Sequence[Layer], grids: Mapping[Value, Grid]) -> None:
-        self._layers = {layer.step: layer for layer in layers if layer.x in grids}
+        self._layers = {layer.step: layer for layer in layers}
         self._grids = grids
         self._weights: dict[Any, torch.Tensor] = {}
-        self.signal: dict[Any, float] = {}
-        self.noise: dict[Any, float] = {}
+        self.signal: dict[TensorOp, float] = {}
+        self.noise: dict[TensorOp, float] = {}
 
     def ran(self, step: TensorOp, frame: Mapping[Value, Any], results: Sequence[Any]) -> None:
         """Run a layer once more, with what its numbers are rounded to."""
@@ -102,14 +112,15 @@ class Losses(Watcher):
 
         (changed,) = run_tensor_op(step, map_operands(step.args, operand), map_operands(step.kwargs, operand))
         exact = results[0].double()
-        self.signal[layer.weight] = self.signal.get(layer.weight, 0.0) + float(exact.square().sum())
-        self.noise[layer.weight] = self.noise.get(layer.weight, 0.0) + float((changed.double() - exact).square().sum())
+        self.signal[step] = self.signal.get(step, 0.0) + float(exact.square().sum())
+        self.noise[step] = self.noise.get(step, 0.0) + float((changed.double() - exact).square().sum())
 
-    def decibels(self, layer: Layer) -> float | None:
-        """Return the ratio of signal to noise of a layer; None if it never ran."""
-        if layer.weight not in self.signal:
-            return None
-        signal, noise = self.signal[layer.weight], self.noise[layer.weight]
+    def decibels(self, places: Iterable[Layer]) -> float | None:
+        """Return the ratio of signal to noise of a layer at the worst of its places; None if it never ran."""
+        return min((self._decibels(layer.step) for layer in places if layer.step in self.signal), default=None)
+
+    def _decibels(self, step: TensorOp) -> float:
+        signal, noise = self.signal[step], self.noise[step]
         return math.inf if noise == 0 else -math.inf if signal == 0 else 10 * math.log10(signal / noise)
 
 

@@ -32,12 +32,11 @@ def round_layers(graph: HCFG, layers: Sequence[Layer], grids: Mapping[Value, Gri
     layers : sequence of Layer
         Of this graph.
     grids : mapping
-        Of the inputs; a layer whose input has none stays as it is.
+        Of the inputs.
     """
-    chosen = [layer for layer in layers if layer.x in grids]
-    rounded = _round_values(graph, {layer.x: grids[layer.x] for layer in chosen})
+    rounded = _round_values(graph, {layer.x: grids[layer.x] for layer in layers})
     made = _Weights()
-    of_step = {layer.step: layer for layer in chosen}
+    of_step = {layer.step: layer for layer in layers}
     for block in graph.blocks:
         steps: list[Step] = []
         for step in block.steps:

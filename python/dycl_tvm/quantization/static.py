@@ -99,15 +99,15 @@ def quantize(
     with phases.phase("calibrate", f"{len(calls)} inputs, {len(chosen)} layers"):
         ranges = Ranges(chosen)
         watch(graph, calls, ranges)
-        found = {layer.x: ranges.of(layer.x) for layer in chosen}
-        grids = {x: Grid.of(r) for x, r in found.items() if r is not None}
-        losses = Losses(chosen, grids)
+        rounded = [(layer, r) for layer in chosen if (r := ranges.of(layer)) is not None]
+        grids = {layer.x: Grid.of(r) for layer, r in rounded}
+        losses = Losses([layer for layer, _ in rounded], grids)
         watch(graph, calls, losses)
 
     # the network in integers, which is its meaning from here on
     not_taken = _not_taken(graph, ranges)
     with phases.phase("quantize", f"{len(grids)} tensors"):
-        round_layers(graph, chosen, grids)
+        round_layers(graph, [layer for layer, _ in rounded], grids)
         run_passes(graph, outlined=False)
     made = Quantized(graph, exact, calls[0])
     agreement = _agreement(made, held_out, phases)
@@ -161,7 +161,7 @@ def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses, ra
         places.setdefault(layer.weight, []).append(layer)
     found = []
     for same in places.values():
-        decibels = losses.decibels(same[0])
+        decibels = losses.decibels(same)
         why = "" if decibels is not None else _why_not(same[0], chosen, ranges)
         found.append(LayerLoss(same[0].name, len(same), decibels, why))
     return tuple(sorted(found, key=lambda loss: (loss.decibels is None, loss.decibels or 0.0)))
@@ -170,7 +170,7 @@ def _losses(layers: Sequence[Layer], chosen: Sequence[Layer], losses: Losses, ra
 def _why_not(layer: Layer, chosen: Sequence[Layer], ranges: Ranges) -> str:
     if not layer.is_finite:
         return NOT_FINITE
-    return ranges.missing(layer.x) if layer in chosen else SKIPPED
+    return ranges.missing(layer) if layer in chosen else SKIPPED
 
 
 def _not_taken(graph: HCFG, ranges: Ranges) -> tuple[str, ...]:

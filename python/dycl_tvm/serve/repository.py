@@ -23,11 +23,15 @@ EXTENSIONS = ["binary_tensor_data", "sequence", "timeout", "seed"]
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A library with its weights, and the name by which clients ask for it; None: the name of the network."""
+    """A library with its weights, and the name by which clients ask for it; None: the name of the network.
+
+    ``largest_sizes`` are as :func:`dycl_tvm.load` has them: a request with larger ones is refused, and sessions take less memory.
+    """
 
     library: str | os.PathLike[str]
     params: str | os.PathLike[str] | None = None
     name: str | None = None
+    largest_sizes: Mapping[str, int] | None = None
 
 
 class Repository:
@@ -44,7 +48,7 @@ class Repository:
         self.models: dict[str, ServedModel] = {}
         self.ending = False
         for given in files:
-            module = load(given.library, given.params, num_threads=settings.threads)
+            module = load(given.library, given.params, num_threads=settings.threads, largest_sizes=given.largest_sizes)
             name = given.name or module.name
             if name in self.models:
                 raise UsageError(f"two models have the name '{name}'; give one of them another (NAME=LIBRARY)")

@@ -15,12 +15,12 @@ from dycl_tvm.compile.program import KernelCall, Slot
 from dycl_tvm.errors import VerificationError
 from dycl_tvm.hcfg.cuda_draws import CUDA, moved
 from dycl_tvm.hcfg.draws import STATE, is_draw
-from dycl_tvm.hcfg.nodes import HCFG, Constant, SubDNN, SubDNNCall
+from dycl_tvm.hcfg.nodes import HCFG, Block, Constant, SubDNN, SubDNNCall
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.certificate import Kernels
 from dycl_tvm.verify.memory import CompiledKernels, Memory, pack, unpack
-from dycl_tvm.verify.of_sizes import OfSizes, draw_sizes
+from dycl_tvm.verify.of_sizes import OfSizes, SizesOfBlocks, draw_sizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import (
     Deviation,
@@ -145,6 +145,7 @@ class _Site:
     """
 
     sub: SubDNN
+    block: Block
     step: SubDNNCall
     calls: list[KernelCall]
     args: list[Slot | None]
@@ -170,14 +171,14 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 if calls:
                     args = [where.slots.get(id(a)) for a in step.args]
                     results = [where.slots.get(id(r)) for r in step.outputs]
-                    yield _Site(step.callee, step, calls, args, results, lowered.program.arena_bytes, work_of(step.callee))  # type: ignore[arg-type]
+                    yield _Site(step.callee, block, step, calls, args, results, lowered.program.arena_bytes, work_of(step.callee))  # type: ignore[arg-type]
 
 
 class _Checker:
     def __init__(self, graph: HCFG, lowered: Lowered, kernels: CompiledKernels, accuracy: str, seed: int) -> None:
         self.program, self.kernels, self.accuracy, self.seed = lowered.program, kernels, accuracy, seed
         self.memory, self.fronts, self.size_slots = Memory(lowered.program), lowered.fronts, lowered.placement.sizes
-        self.of_sizes, self.result = OfSizes(graph), Kernels()
+        self.of_sizes, self.of_blocks, self.result = OfSizes(graph), SizesOfBlocks(graph), Kernels()
 
     def check(self, site: _Site, number: int, wide: torch.dtype) -> bool:
         """Compare one execution; whether there was one."""
@@ -192,7 +193,7 @@ class _Checker:
         if number and not floats:
             draws.remove((0, 1))  # that was tried with the first regime
         noise = torch.Generator().manual_seed(self.seed * 1009 + number)
-        sizes = draw_sizes(self.program, noise)
+        sizes = draw_sizes(self.program, noise, self.of_blocks.spans(site.block))
         for whole in draws:
             try:
                 args = self.place(site, regime, whole, noise, sizes)

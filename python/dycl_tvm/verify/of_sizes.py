@@ -4,32 +4,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
 from dycl_tvm.compile.program import Program
 from dycl_tvm.hcfg.hostops import ARITY, Number, evaluate
-from dycl_tvm.hcfg.nodes import HCFG, HostOp, Operand, Value
-from dycl_tvm.hcfg.sizes import InputSize
+from dycl_tvm.hcfg.nodes import HCFG, Block, HostOp, Operand, Value
+from dycl_tvm.hcfg.ranges import Range, Ranges
 from dycl_tvm.hcfg.types import ScalarType
 
 
-def draw_sizes(of: HCFG | Program, noise: torch.Generator) -> list[int]:
-    """Return sizes of a call, each within its bounds and often one of them; in half of the calls some that have a path of their own."""
+def draw_sizes(of: HCFG | Program, noise: torch.Generator, spans: Sequence[Range] = ()) -> list[int]:
+    """Return sizes of a call, each within its bounds and often one of them; in half of the calls some that have a path of their own.
 
-    drawn = [_drawn(size, noise) for size in of.sizes]
+    With ``spans``, one for each size, they lie within these as well.
+    """
+    spans = spans or [Range(size.least, size.most) for size in of.sizes]
     if of.special_sizes and torch.rand((), generator=noise) < 0.5:
         special = of.special_sizes[int(torch.randint(len(of.special_sizes), (), generator=noise))]
-        spans = [special.get(size.name, (n, n)) for size, n in zip(of.sizes, drawn)]
-        drawn = [_drawn(replace(size, least=least, most=most), noise) for size, (least, most) in zip(of.sizes, spans)]
-    return drawn
+        both = [span.meet(Range(*special.get(size.name, span))) for size, span in zip(of.sizes, spans)]
+        spans = both if all(both) else spans
+    return [_drawn(span, noise) for span in spans]
 
 
-def _drawn(size: InputSize, noise: torch.Generator) -> int:
+def _drawn(span: Range, noise: torch.Generator) -> int:
+    least, most = int(span.low), int(span.high)
     if torch.rand((), generator=noise) < 0.4:
-        return (size.least, size.most)[int(torch.randint(2, (), generator=noise))]
-    return int(torch.randint(size.least, size.most + 1, (), generator=noise))
+        return (least, most)[int(torch.randint(2, (), generator=noise))]
+    return int(torch.randint(least, most + 1, (), generator=noise))
+
+
+class SizesOfBlocks:
+    """Which sizes calls have that reach a block, as far as ranges tell: what stands there need be right for no others.
+
+    Parameters
+    ----------
+    graph : HCFG
+        It must not be changed.
+    """
+
+    def __init__(self, graph: HCFG) -> None:
+        self._params, self._bounds = graph.size_params, [Range(size.least, size.most) for size in graph.sizes]
+        self._ranges = Ranges(graph, dict(zip(self._params, self._bounds))) if graph.sizes else None
+        self._found: dict[int, list[Range]] = {}
+
+    def spans(self, block: Block) -> list[Range]:
+        """Return between which bounds each size is; those of the graph where nothing is known of a block."""
+        found = self._found.get(id(block), self._bounds)
+        if self._ranges is not None and id(block) not in self._found:
+            found = [(self._ranges.of(param, block) or bounds).meet(bounds) for param, bounds in zip(self._params, self._bounds)]
+            self._found[id(block)] = found = found if all(found) else self._bounds
+        return found
 
 
 class OfSizes:

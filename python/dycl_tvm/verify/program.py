@@ -53,7 +53,7 @@ from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.machine import Machine, random_tensor
 from dycl_tvm.verify.memory import CompiledKernels, pack, unpack
-from dycl_tvm.verify.of_sizes import draw_sizes
+from dycl_tvm.verify.of_sizes import SizesOfBlocks, draw_sizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
 
@@ -138,6 +138,7 @@ class _Lockstep:
         self.accuracy, self.budget, self.reserve, self.seed = accuracy, budget, reserve, seed
         self.blocks = self.where.blocks
         self.index = {id(b): k for k, b in enumerate(self.blocks)}
+        self.of_blocks = SizesOfBlocks(graph)
         self.choices = random.Random(seed)
         self.noise = torch.Generator().manual_seed(seed)
         self.open = {(k, e) for k, b in enumerate(self.blocks) for e in range(len(b.edges())) if len(b.edges()) > 1}
@@ -378,19 +379,23 @@ class _Lockstep:
         return goto.target
 
     def _choose(self, at: int, edges: list[Edge], passed: int) -> int:
-        """Prefer edges that nobody has passed, deep ones first, then the way to such; calls that grow long go the shortest way out."""
-        if len(edges) == 1:
-            return 0
+        """Prefer edges that nobody has passed, deep ones first, then the way to such; calls that grow long go the shortest way out.
+
+        Edges to blocks that no call of these sizes reaches are not taken: their kernels need not be right for them.
+        """
         targets = [self.index[id(e.target)] for e in edges]
+        able = [k for k, e in enumerate(edges) if all(n in span for n, span in zip(self.sizes, self.of_blocks.spans(e.target)))]
+        if len(able) < 2:
+            return able[0] if able else 0
         if passed > _LONG:
-            return min(range(len(edges)), key=lambda e: (self.out[targets[e]], self.choices.random()))
-        fresh = [e for e in range(len(edges)) if (at, e) in self.open]
+            return min(able, key=lambda e: (self.out[targets[e]], self.choices.random()))
+        fresh = [e for e in able if (at, e) in self.open]
         if fresh:
             return max(fresh, key=lambda e: (self.out[targets[e]], self.choices.random()))
         if self.open and self.choices.random() < 0.8:
             far = self._distances({k for k, _ in self.open})
-            return min(range(len(edges)), key=lambda e: (far[targets[e]], self.choices.random()))
-        return self.choices.randrange(len(edges))
+            return min(able, key=lambda e: (far[targets[e]], self.choices.random()))
+        return self.choices.choice(able)
 
     def _distances(self, goals: set[int]) -> list[float]:
         """Return how many edges each block is from the nearest of some blocks."""

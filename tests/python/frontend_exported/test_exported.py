@@ -214,3 +214,23 @@ def test_decomposed_mutation_of_an_input_is_refused() -> None:
     exported = torch.export.export(ChangesInput(), (torch.randn(3),)).run_decompositions()
     with pytest.raises(UnsupportedError, match="changes its input `x` in place"):
         dycl_tvm.build(exported)
+
+
+def test_memory_of_a_program_that_something_else_has_allocated() -> None:
+    """As a file that was mapped, or NumPy, which a build before has asked for the same tensor."""
+    program = torch.export.export(Counter(), (torch.ones(3),))
+    for name, tensor in program.state_dict.items():
+        program.state_dict[name] = torch.from_numpy(tensor.detach().numpy().copy())
+    assert [v.name for v in dycl_tvm.stage(program).state] == ["calls", "total"]
+
+
+def test_a_length_that_tensors_decide_without_open_sizes() -> None:
+    class Repeats(nn.Module):
+        def forward(self, x: Tensor, times: Tensor) -> Tensor:
+            return torch.repeat_interleave(x, times, dim=0)
+
+    x, times = torch.randn(3, 2), torch.tensor([1, 0, 2])
+    graph = dycl_tvm.stage(torch.export.export(Repeats(), (x, times)), max_length=20)
+    for repeats in ([1, 0, 2], [0, 0, 0], [4, 5, 6]):
+        found, _ = interpret(graph, [x, torch.tensor(repeats)])
+        torch.testing.assert_close(found, torch.repeat_interleave(x, torch.tensor(repeats), dim=0))

@@ -14,6 +14,7 @@ from torch import nn
 import dycl_tvm
 from dycl_tvm.build import stage
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.hcfg.interpreted import InterpretedModule
 
 D = torch.ops.quantized_decomposed
 
@@ -128,3 +129,27 @@ def test_such_a_weight_that_is_changed_is_refused() -> None:
     program, _ = _exported(True)
     with pytest.raises(UnsupportedError, match="changes a of"):
         stage(program)
+
+
+class _OfAnyBatch(nn.Module):
+    """Each of the operators that quantise, by a scale of the tensor, of a channel, of all that a call gives, and of each row of it."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scales, zeros = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0, 1, -2, 3])
+        channels = D.quantize_per_channel(x, scales, zeros, 1, -128, 127, torch.int8)
+        scale, zero = D.choose_qparams.tensor(x, -128, 127, 1e-6, torch.int8)
+        chosen = D.quantize_per_tensor.tensor(x + 3, scale, zero, -128, 127, torch.int8)
+        each, at = D.choose_qparams_per_token_asymmetric(x, torch.int8)
+        rows = D.quantize_per_token(x, each, at, -128, 127, torch.int8)
+        back = D.dequantize_per_channel(channels, scales, zeros, 1, -128, 127, torch.int8)
+        rows = D.dequantize_per_token(rows, each, at, -128, 127, torch.int8, torch.float32)
+        return _fake(x, 0.02, 3, torch.uint8), back, D.dequantize_per_tensor.tensor(chosen, scale, zero, -128, 127, torch.int8), rows
+
+
+def test_a_batch_that_calls_decide() -> None:
+    model, x = _OfAnyBatch(), torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("B", min=1, max=6)},))
+    for graph in (stage(program), stage(model, (x,), dynamic_shapes=({0: dycl_tvm.Dim("B", min=1, max=6)},))):
+        for n in (1, 3, 6):
+            x = torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) + 1  # zero is not within the range of each row
+            torch.testing.assert_close(InterpretedModule(graph)(x), model(x), rtol=0, atol=0)

@@ -110,6 +110,14 @@ MODELS = {
       sizes = Constant<value = int64[2] {2, 2}>()  parts = SplitToSequence<axis = 1>(x, sizes)
       one = Constant<value = int64 {1}>()  b = SequenceAt(parts, one)
     }""": (4,),
+    """quantised (float[N,4] x) => (float[N,3] y, uint8[N,4] q) {
+      s = Constant<value = float {0.05}>()  z = Constant<value = uint8 {128}>()  q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+      w = Constant<value = int8[4,3] {1, -5, 100, -128, 127, 3, 7, 9, -30, -40, 50, 60}>()
+      ws = Constant<value = float[3] {0.5, 0.25, 1.0}>()
+      wz = Constant<value = int8[3] {0, 0, 0}>()  wd = DequantizeLinear<axis = 1>(w, ws, wz)
+      m = MatMul(d, wd)  r = Relu(m)  c = Constant<value = uint8[3] {0, 1, 2}>()
+      q2 = QuantizeLinear<axis = 1>(r, ws, c)  y = DequantizeLinear<axis = 1>(q2, ws, c)
+    }""": (4,),
 }  # fmt: skip
 
 

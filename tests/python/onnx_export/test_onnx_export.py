@@ -467,3 +467,29 @@ def test_too_many_loops_in_one_another_are_refused_but_can_be_split(tmp_path: Pa
     with pytest.raises(UnsupportedError, match="split=True"):
         export_model(g.graph, tmp_path / "nest.onnx")
     assert SplitModel(export_split(g.graph, tmp_path / "nest"))(torch.tensor(1.0))
+
+
+class _Named(nn.Module):
+    """State, inputs and results of one name; and a list of several lengths, whose items have names for each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.zeros(3))
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x, output_0, return_site):
+        self.x = self.x + x
+        self.kept.append(output_0)
+        if len(self.kept) > 2:
+            self.kept = self.kept[2:]
+        return self.x + return_site, torch.stack(self.kept).sum(0)
+
+
+def test_names_that_are_alike_are_told_apart(tmp_path: Path) -> None:
+    calls = [tuple(torch.randn(3, generator=torch.Generator().manual_seed(3 * k + n)) for n in range(3)) for k in range(5)]
+    artifact = dycl_tvm.build(_Named(), calls[0], verify="off", max_length=4)
+    artifact.export_onnx(tmp_path / "named.onnx")
+    model, eager = OnnxModel(tmp_path / "named.onnx"), _Named()
+    for call in calls:
+        for want, got in zip(eager(*call), model(*call), strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), want)

@@ -223,3 +223,28 @@ def test_errors_of_elements_are_those_of_the_network_in_integers(tmp_path: Path)
     assert caught.value.kind == "IndexError"
     with pytest.raises(RunError, match="held-out input 0: .*embedding"):
         dycl_tvm.quantize(network, given, held_out=[failing])
+
+
+class Experts(nn.Module):
+    """Layers of which each input takes one, and one that is used on small and on large numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.twice = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.twice(x)
+        return self.twice(1000 * self.experts[int(x.sum() > 0)](x))
+
+
+def test_a_layer_that_never_ran_stays_float_though_others_read_its_input() -> None:
+    torch.manual_seed(0)
+    network = Experts().eval()
+    x = torch.randn(1, 8)
+    quantised = dycl_tvm.quantize(network, [x])
+    never = next(f"experts.{k}" for k in range(2) if k != int(network.twice(x).sum() > 0))
+    losses = {loss.name: loss for loss in quantised.report.layers}
+    assert losses[never].decibels is None and losses[never].why == "no calibration input comes to it"
+    assert any(op.startswith("aten.linear") or op.startswith("aten.addmm") for op in _ops(quantised))
+    # the step of its grid is larger than all that it reads the first time, and the report does not hide it behind the second
+    assert losses["twice"].places == 2 and losses["twice"].decibels is not None and losses["twice"].decibels < 5

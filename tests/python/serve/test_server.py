@@ -438,3 +438,16 @@ def test_bad_requests_among_good_ones(server: Any, files: tuple[str, str]) -> No
 
     asyncio.run(all_calls())
     assert outcomes.count("right") == 240 and outcomes.count("refused") == 60
+
+
+def test_models_of_one_library_for_other_sizes(files: tuple[str, str], start: Any) -> None:
+    server = start("--model", f"small={files[0]},{files[1]}", "--largest-sizes", "small:B=2", "--largest-sizes", "B=7")
+    for protocol in PROTOCOLS:
+        module, client = client_of(server, protocol)
+        for name, most in (("small", 2), ("net", 7)):
+            for n in (1, most):
+                x = np.ones((n, 4), np.float32)
+                got = client.infer(name, inputs_of(module, x)).as_numpy("output['scores']")
+                assert np.array_equal(got, expected(dycl_tvm.load(*files), x)[1][0])
+            with pytest.raises(importlib.import_module("tritonclient.utils").InferenceServerException, match=f"with at most .{most}, 4"):
+                client.infer(name, inputs_of(module, np.ones((most + 1, 4), np.float32)))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+import dycl_tvm
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HostOp
 from dycl_tvm.hcfg.sizes import Dim
-from dycl_tvm.verify.of_sizes import OfSizes, draw_sizes
+from dycl_tvm.verify.of_sizes import OfSizes, SizesOfBlocks, draw_sizes
 
 
 def model(x):
@@ -37,3 +38,19 @@ def test_sizes_of_calls_are_bounds_and_special_ones_more_often_than_others() -> 
     assert all(0 <= b <= 900 and 3 <= t <= 900 for b, t in drawn)
     assert 60 < drawn.count((7, 70)) < 140 and 60 < sum(t == 77 for _, t in drawn) < 140
     assert min(sum(b == n for b, _ in drawn) for n in (0, 900)) > 30 and len({b for b, _ in drawn}) > 100
+
+
+def test_a_path_is_compared_at_the_sizes_that_lead_there() -> None:
+    """What is cut to two rows there, and flattened, has no more elements than these, whatever the product of other sizes is."""
+    rows, columns = Dim("N", max=8), Dim("M", max=8)
+
+    def flat(x):
+        return (x if x.shape[0] > 2 else -x).flatten()
+
+    options = {"dynamic_shapes": ({0: rows, 1: columns},), "specialize": ["N<=2", "M<=2"]}
+    graph = stage(flat, (torch.ones(4, 4),), **options)
+    spans = [tuple(map(tuple, SizesOfBlocks(graph).spans(block))) for block in graph.blocks]
+    assert ((1, 2), (1, 8)) in spans and ((3, 8), (1, 2)) in spans and ((3, 8), (3, 8)) in spans
+    noise = torch.Generator().manual_seed(0)
+    assert all(draw_sizes(graph, noise, SizesOfBlocks(graph).spans(graph.blocks[1]))[0] <= 2 for _ in range(50))
+    dycl_tvm.build(flat, (torch.ones(4, 4),), **options)

@@ -201,6 +201,9 @@ class _Program:
     # -- one run ---------------------------------------------------------------------------------------------------------
     def _run(self) -> HCFG:
         session = ExportedSession(self.names, self.limits)
+        for tensor in self.tensors.values():  # a program has no arrays that may lie in their memory, whoever allocated it
+            if not is_traceable_wrapper_subclass(tensor):
+                session.get(Constants).reached.note(tensor)
         entry = session.builder.entry
         inputs = [Value(t, n) for n, t in zip(self.inputs.names, self.inputs.types)]
         variables = [

@@ -20,6 +20,8 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arguments import leaves
 from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.missing import UNTAGGED
+from dycl_tvm.frontend.trace.values.tensors import op_name
 
 _T = torch.Tensor
 _BUILTIN = (type(torch.sum), type(_T.sum), type(_T.__add__))
@@ -60,7 +62,7 @@ def _has_a_length(func: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether how long a result is depends on the values."""
     if func.overloadpacket is torch.ops.aten.index:
         return any(isinstance(t, torch.Tensor) and t.dtype in (torch.bool, torch.uint8) for t in args[1])
-    return torch.Tag.dynamic_output_shape in func.tags
+    return torch.Tag.dynamic_output_shape in func.tags or op_name(func).rpartition(".")[0] in UNTAGGED
 
 
 def _builtin_of(func: OpOverload, known: Callable[[Any], bool]) -> Callable[..., Any] | None:

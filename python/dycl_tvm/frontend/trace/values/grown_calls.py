@@ -67,6 +67,7 @@ from dycl_tvm.frontend.trace.values.grown_places import HANDLERS as PLACES
 from dycl_tvm.frontend.trace.values.grown_pooling import HANDLERS as POOLING
 from dycl_tvm.frontend.trace.values.grown_pooling import SIZED as POOLS
 from dycl_tvm.frontend.trace.values.grown_products import HANDLERS as PRODUCTS
+from dycl_tvm.frontend.trace.values.grown_quantized import HANDLERS as QUANTIZED
 from dycl_tvm.frontend.trace.values.grown_recurrent import HANDLERS as RECURRENT
 from dycl_tvm.frontend.trace.values.grown_reshape import HANDLERS as RESHAPE
 from dycl_tvm.frontend.trace.values.grown_reshape import SIZED as SHAPES
@@ -225,6 +226,7 @@ HANDLERS: dict[Any, Handler] = {
     **POOLING,
     **ROWS,
     **RECURRENT,
+    **QUANTIZED,
     **BOUND,
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(named("dim ndimension is_floating_point is_complex element_size get_device", _T), _of_buffer),

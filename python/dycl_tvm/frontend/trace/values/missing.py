@@ -14,7 +14,7 @@ from dycl_tvm.frontend.trace.values.tensors import op_name
 from dycl_tvm.hcfg.added import ADDED
 
 #: Operators without PyTorch's tag for what has a shape that depends on values.
-_UNTAGGED = frozenset(["aten._to_sparse", "aten._histogramdd_bin_edges", "aten.bincount", "aten.repeat_interleave"])
+UNTAGGED = frozenset(["aten._to_sparse", "aten._histogramdd_bin_edges", "aten.bincount", "aten.repeat_interleave"])
 
 
 def _with_mask(x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +55,7 @@ def added_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def without_result(func: Any, not_implemented: bool) -> UnsupportedError:
     """Return the error for an operator whose result is unknown."""
     name = op_name(func)
-    if not not_implemented or torch.Tag.dynamic_output_shape in func.tags or name.rpartition(".")[0] in _UNTAGGED:
+    if not not_implemented or torch.Tag.dynamic_output_shape in func.tags or name.rpartition(".")[0] in UNTAGGED:
         return DataDependentShapeError(
             f"the shape of the result of {func._opname}() depends on the values of its input",
             current().origin(),
