@@ -171,7 +171,7 @@ def _openvino(precision: str, model: nn.Module, x: Inputs, folder: Path) -> tupl
     openvino.save_model(made, folder / "model.xml", compress_to_fp16=False)
     hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     request = openvino.Core().compile_model(made, "CPU", hints).create_infer_request()
-    return lambda: request.infer([t.numpy() for t in x]), folder / "model.bin"
+    return lambda: list(request.infer([t.numpy() for t in x]).values()), folder / "model.bin"
 
 
 CONTENDERS = {"ours": _ours, "pytorch": _pytorch, "onnxruntime": _onnxruntime, "openvino": _openvino}
