@@ -21,7 +21,7 @@ ONNX_ARGS ?=
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)
 PY_SOURCES := $(wildcard setup.py cmake python tests/python examples benchmarks docs/site)
 
-.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-sizes bench-sod2 bench-control-flow bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
+.PHONY: help demo generate examples test boards wheel test-python test-torch cost bench bench-dispatch bench-calls bench-profile bench-real bench-real-dynamic bench-real-decoders bench-sizes bench-sod2 bench-control-flow bench-staging serve-load docs tune-database gpu fuzz faults models opinfo operators onnx-suite onnx-zoo lint format pytest setup clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,18 @@ REAL_ARGS ?=
 
 bench-real: $(VENV)/.bench $(VENV)/.models  ## Measure networks of real size in 32, 16 and 8 bits next to PyTorch, ONNX Runtime and OpenVINO
 	PYTHONPATH=benchmarks $(BIN)/python -m real_size $(REAL_ARGS)
+
+# `make bench-real-dynamic REAL_DYNAMIC_ARGS="--networks 'SkipNet-101, 224' --rounds 3"`
+REAL_DYNAMIC_ARGS ?=
+
+bench-real-dynamic: $(VENV)/.bench $(VENV)/.models  ## Measure networks of real size with control flow, path by path, next to PyTorch, ONNX Runtime and OpenVINO
+	PYTHONPATH=benchmarks $(BIN)/python -m real_size.dynamic $(REAL_DYNAMIC_ARGS)
+
+# `make bench-real-decoders REAL_DECODERS_ARGS="--networks 'Llama 0.5B, a token behind 256' --contenders ours pytorch"`
+REAL_DECODERS_ARGS ?=
+
+bench-real-decoders: $(VENV)/.bench $(VENV)/.models  ## Measure a token of decoders whose weights have 32, 8 and 4 bits, and the share of the memory's bandwidth
+	PYTHONPATH=benchmarks $(BIN)/python -m real_size.decoders $(REAL_DECODERS_ARGS)
 
 # `make bench-staging STAGING_ARGS="--against ../before SkipGates sdn_resnet56"` compares with another checkout.
 STAGING_ARGS ?=

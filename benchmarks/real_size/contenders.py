@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import resource
 import statistics
 import tempfile
@@ -23,19 +24,32 @@ import numpy as np
 import torch
 from shared import in_another_process, in_brief, onnxruntime_session, take_turns
 
+from dycl_tvm.compare import difference
 from real_size.networks import make
 
 #: Seconds of one turn.
 _TURN = 0.4
-Run = Callable[[np.ndarray[Any, Any]], Any]
+#: Bound on the relative error of a result that may be timed, of float32: engines sum in other orders, over a hundred layers.
+_TOLERANCE = 2e-3
+Run = Callable[..., Any]
 
 
 @dataclass
 class Row:
-    """What was measured of one network: by contender, and of those that could not run, why."""
+    """What was measured of one network: by contender, and of those that could not run, why.
+
+    Attributes
+    ----------
+    milliseconds, megabytes : dict
+        Of a call, and the peak of its process.
+    seconds, building : dict
+        Until a network is ready (written, compiled and loaded), and the peak of memory in megabytes of the process that wrote it.
+    """
 
     milliseconds: dict[str, float]
     megabytes: dict[str, float]
+    seconds: dict[str, float]
+    building: dict[str, float]
     missing: dict[str, str]
 
 
@@ -47,7 +61,7 @@ def _build(precision: str, name: str, batch: int, folder: Path) -> None:
         art = dycl_tvm.build(dycl_tvm.quantize(model, inputs), target="native", verify="off")
     else:
         accuracy = "bf16" if precision == "bf16" else "default"
-        art = dycl_tvm.build(model, (inputs[0],), target="native", verify="off", accuracy=accuracy)
+        art = dycl_tvm.build(model, inputs[0], target="native", verify="off", accuracy=accuracy)
     art.export_library(folder / "model.so")
     art.save_params(folder / "model.params")
 
@@ -65,16 +79,23 @@ def _nothing(name: str, batch: int, folder: Path) -> None:
 def _pytorch(name: str, batch: int, threads: int, folder: Path) -> Run:
     model, _ = make(name, batch)
 
-    def run(x: np.ndarray[Any, Any]) -> Any:
+    return eager(model)
+
+
+def eager(model: Any) -> Run:
+    """Return what runs a model of PyTorch."""
+
+    def run(*inputs: np.ndarray[Any, Any]) -> Any:
         with torch.inference_mode():
-            return model(torch.from_numpy(x))
+            return model(*map(torch.from_numpy, inputs))
 
     return run
 
 
 def _onnx(name: str, batch: int, folder: Path) -> None:
     model, inputs = make(name, batch)
-    torch.onnx.export(model, (inputs[0],), folder / "model.onnx", dynamo=False, input_names=["x"], opset_version=17)
+    names = [f"x{k}" for k in range(len(inputs[0]))]
+    torch.onnx.export(model, inputs[0], folder / "model.onnx", dynamo=False, input_names=names, opset_version=17)
 
 
 def _qdq(name: str, batch: int, folder: Path) -> None:
@@ -85,7 +106,7 @@ def _qdq(name: str, batch: int, folder: Path) -> None:
     class Reader(CalibrationDataReader):
         def get_next(self) -> Any:
             x = next(rest, None)
-            return None if x is None else {"x": x.numpy()}
+            return None if x is None else {f"x{k}": t.numpy() for k, t in enumerate(x)}
 
     _onnx(name, batch, folder)
     quant_pre_process(folder / "model.onnx", folder / "float.onnx", skip_symbolic_shape=True)
@@ -96,16 +117,26 @@ def _qdq(name: str, batch: int, folder: Path) -> None:
 
 
 def _onnxruntime(name: str, batch: int, threads: int, folder: Path) -> Run:
-    session = onnxruntime_session(folder / "model.onnx", threads)
-    return lambda x: session.run(None, {"x": x})
+    return fed_onnxruntime(folder / "model.onnx", threads)
+
+
+def fed_onnxruntime(model: Path, threads: int) -> Run:
+    """Return what runs an ONNX model whose inputs are x0, x1, and so on, with ONNX Runtime."""
+    session = onnxruntime_session(model, threads)
+    return lambda *inputs: session.run(None, {f"x{k}": x for k, x in enumerate(inputs)})
 
 
 def _openvino(precision: str, name: str, batch: int, threads: int, folder: Path) -> Run:
+    return fed_openvino(folder / "model.onnx", threads, precision)
+
+
+def fed_openvino(model: Path, threads: int, precision: str = "f32") -> Run:
+    """Return what runs an ONNX model with OpenVINO."""
     import openvino
 
     hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
-    request = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", hints).create_infer_request()
-    return lambda x: request.infer([x])
+    request = openvino.Core().compile_model(str(model), "CPU", hints).create_infer_request()
+    return lambda *inputs: list(request.infer(inputs).values())
 
 
 #: By precision who runs it: what writes files, of (name, batch, folder), in another process so that its memory does not count, and what
@@ -145,37 +176,89 @@ def _quiet() -> Iterator[None]:
             raise
 
 
+def _prepare(prepare: Callable[[str, int, Path], None], name: str, batch: int, folder: Path) -> float:
+    """Write the files of a contender, and what eager returns; return the peak of memory in megabytes of the first."""
+    prepare(name, batch, folder)
+    peak = peak_megabytes()  # before eager runs
+    model, inputs = make(name, batch)
+    with torch.inference_mode(), (folder / "expected.pickle").open("wb") as file:
+        pickle.dump(model(*inputs[0]), file)
+    return peak
+
+
 def _worker(pipe: Any, contender: str, precision: str, name: str, batch: int, threads: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    torch.set_num_threads(threads)
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
+    with ready(threads), tempfile.TemporaryDirectory() as folder:
         prepare, load = PRECISIONS[precision][contender]
+        inputs = [x.numpy() for x in make(name, batch)[1][0]]
+        start = time.perf_counter()
         try:
-            in_another_process(prepare, name, batch, Path(folder))
+            peak = in_another_process(_prepare, prepare, name, batch, Path(folder))
             run = load(name, batch, threads, Path(folder))
+            seconds = time.perf_counter() - start
+            if precision == "fp32":
+                compare(pickle.loads((Path(folder) / "expected.pickle").read_bytes()), run(*inputs))
         except Exception as error:  # a peer that is not installed, or that does not take the network
             pipe.send(in_brief(error))
             return
-        x = make(name, batch)[1][0].numpy()
-        for _ in range(3):
-            run(x)
-        pipe.send(())
-        # the time of one thread is its own, that of several is what they take together
-        clock = time.process_time if threads == 1 else time.perf_counter
-        while pipe.recv():
-            times, end = [], time.perf_counter() + _TURN
-            while time.perf_counter() < end or len(times) < 3:
-                start = clock()
-                run(x)
-                times.append(clock() - start)
-            pipe.send((statistics.median(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+        pipe.send((seconds, peak))
+        serve(pipe, functools.partial(run, *inputs), threads)
+
+
+@contextmanager
+def ready(threads: int) -> Iterator[None]:
+    """Let this process, that of one contender, use so many threads and print nothing."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["DYCL_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    with _quiet():
+        yield
+
+
+def compare(expected: Any, found: Any) -> None:
+    """Raise an error if a result is not eager's, or its tensors in the same order are not."""
+    wrong = difference(list(leaves(expected)), list(leaves(found)), _TOLERANCE)
+    if wrong is not None:
+        raise RuntimeError(f"wrong result: {wrong}")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Return the tensors and numbers of a structure."""
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        yield from leaves(part)
+    if not isinstance(value, (dict, list, tuple)):
+        yield value
+
+
+def peak_megabytes() -> float:
+    """Return the largest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def serve(pipe: Any, call: Callable[[], Any], threads: int) -> None:
+    """Send for each true value that comes the median seconds of a call, and the peak of memory in megabytes."""
+    for _ in range(3):
+        call()
+    # the time of one thread is its own, that of several is what they take together
+    clock = time.process_time if threads == 1 else time.perf_counter
+    while pipe.recv():
+        times, end = [], time.perf_counter() + _TURN
+        while time.perf_counter() < end or len(times) < 3:
+            start = clock()
+            call()
+            times.append(clock() - start)
+        pipe.send((statistics.median(times), peak_megabytes()))
+
+
+def row(said: dict[str, Any], found: dict[str, list[Any]]) -> Row:
+    """Return what was measured, of what :func:`shared.take_turns` returns for workers that :func:`serve`."""
+    return Row(
+        {c: 1e3 * statistics.median(seconds for seconds, _ in turns) for c, turns in found.items()},
+        {c: turns[-1][1] for c, turns in found.items()},
+        {c: said[c][0] for c in found},
+        {c: said[c][1] for c in found},
+        {c: why for c, why in said.items() if isinstance(why, str)},
+    )
 
 
 def measure(name: str, precision: str, batch: int, threads: int, rounds: int) -> Row:
     """Return what the contenders of a precision take for a network."""
-    said, found = take_turns(_worker, {c: (c, precision, name, batch, threads) for c in PRECISIONS[precision]}, rounds)
-    return Row(
-        {c: 1e3 * statistics.median(seconds for seconds, _ in turns) for c, turns in found.items()},
-        {c: turns[-1][1] for c, turns in found.items()},
-        {c: why for c, why in said.items() if isinstance(why, str)},
-    )
+    return row(*take_turns(_worker, {c: (c, precision, name, batch, threads) for c in PRECISIONS[precision]}, rounds))

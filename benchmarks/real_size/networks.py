@@ -7,25 +7,30 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sod2.networks import YOLOv6
 from torch import nn
 
+from dycl_tvm.zoo.modern.gpt import GreedyGPT
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+Inputs = tuple[torch.Tensor, ...]
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     made = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     norm = nn.BatchNorm2d(outputs)
     nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
     return [made, norm]
 
 
-class _Bottleneck(nn.Module):
+class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         outputs = 4 * width
         self.body = nn.Sequential(
-            *_conv(inputs, width, 1), nn.ReLU(), *_conv(width, width, 3, stride), nn.ReLU(), *_conv(width, outputs, 1)
+            *conv(inputs, width, 1), nn.ReLU(), *conv(width, width, 3, stride), nn.ReLU(), *conv(width, outputs, 1)
         )  # fmt: skip
         nn.init.constant_(self.body[-1].weight, 0.3)  # so that 16 sums do not grow
-        self.skip = nn.Sequential(*_conv(inputs, outputs, 1, stride)) if stride > 1 or inputs != outputs else nn.Identity()
+        self.skip = nn.Sequential(*conv(inputs, outputs, 1, stride)) if stride > 1 or inputs != outputs else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.skip(x))
@@ -33,11 +38,11 @@ class _Bottleneck(nn.Module):
 
 def resnet50() -> nn.Module:
     """Return ResNet-50 for images of 224 x 224."""
-    layers: list[nn.Module] = [*_conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    layers: list[nn.Module] = [*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for k in range(blocks):
-            layers.append(_Bottleneck(inputs, 64 << stage, 2 if stage and not k else 1))
+            layers.append(Bottleneck(inputs, 64 << stage, 2 if stage and not k else 1))
             inputs = 256 << stage
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
@@ -46,8 +51,8 @@ class _Inverted(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, expand: int) -> None:
         super().__init__()
         width = inputs * expand
-        wide = [] if expand == 1 else [*_conv(inputs, width, 1), nn.ReLU6()]
-        self.body = nn.Sequential(*wide, *_conv(width, width, 3, stride, width), nn.ReLU6(), *_conv(width, outputs, 1))
+        wide = [] if expand == 1 else [*conv(inputs, width, 1), nn.ReLU6()]
+        self.body = nn.Sequential(*wide, *conv(width, width, 3, stride, width), nn.ReLU6(), *conv(width, outputs, 1))
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,14 +61,14 @@ class _Inverted(nn.Module):
 
 def mobilenet_v2() -> nn.Module:
     """Return MobileNetV2 for images of 224 x 224."""
-    layers: list[nn.Module] = [*_conv(3, 32, 3, 2), nn.ReLU6()]
+    layers: list[nn.Module] = [*conv(3, 32, 3, 2), nn.ReLU6()]
     inputs = 32
     stages = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
     for expand, outputs, repeats, stride in stages:
         for k in range(repeats):
             layers.append(_Inverted(inputs, outputs, stride if k == 0 else 1, expand))
             inputs = outputs
-    return nn.Sequential(*layers, *_conv(320, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
+    return nn.Sequential(*layers, *conv(320, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
 
 
 def perceptron() -> nn.Module:
@@ -90,7 +95,7 @@ class _UNet(nn.Module):
 
 
 def _pair(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(*_conv(inputs, outputs, 3), nn.ReLU(), *_conv(outputs, outputs, 3), nn.ReLU())
+    return nn.Sequential(*conv(inputs, outputs, 3), nn.ReLU(), *conv(outputs, outputs, 3), nn.ReLU())
 
 
 class _First(nn.Module):
@@ -104,37 +109,75 @@ class _First(nn.Module):
         return self.model(x, **self.fixed)[0]
 
 
-def _of_transformers(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
+def _of_transformers(model: str, config: str, part: str = "", **settings: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import transformers
 
-        return _First(getattr(transformers, model)(getattr(transformers, config)(**settings)), return_dict=False)
+        made = getattr(transformers, model)(getattr(transformers, config)(**settings))
+        return _First(made.get_submodule(part), return_dict=False)
 
     return make
 
 
-def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randint(0, 30000, shape)
+def gpt2(most_tokens: int = 1024, most_new: int = 1) -> GreedyGPT:
+    """Return GPT-2 with 124M parameters, whose last layer has the table of the embedding."""
+    model = GreedyGPT(50257, 768, 12, 12, most_tokens, most_new)
+    nn.init.normal_(model.wte.weight, std=0.02)
+    model.lm_head.weight = model.wte.weight
+    nn.init.zeros_(model.lm_head.bias)
+    return model
 
 
-#: Name to the network, the shape of its input without the batch, and what makes an input.
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[tuple[int, ...]], torch.Tensor]]] = {
-    "ResNet-50, 224": (resnet50, (3, 224, 224), torch.randn),
-    "MobileNetV2, 224": (mobilenet_v2, (3, 224, 224), torch.randn),
+class _Step(nn.Module):
+    """A token of GPT-2 behind others whose keys and values, (layer, batch, head, time, size), are known; gives those of the new one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = gpt2()
+
+    def forward(self, token: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scores, past = self.model.step(token, list(zip(keys.unbind(), values.unbind())))
+        return scores, torch.stack([k[:, :, -1] for k, _ in past]), torch.stack([v[:, :, -1] for _, v in past])
+
+
+def _behind(length: int) -> Callable[[int], Inputs]:
+    def draw(batch: int) -> Inputs:
+        cache = (12, batch, 12, length, 64)
+        return torch.randint(0, 50257, (batch, 1)), torch.randn(cache), torch.randn(cache)
+
+    return draw
+
+
+def _normal(*shape: int) -> Callable[[int], Inputs]:
+    return lambda batch: (torch.randn(batch, *shape),)
+
+
+def _words(length: int) -> Callable[[int], Inputs]:
+    return lambda batch: (torch.randint(0, 30000, (batch, length)),)
+
+
+#: Name to the network, and what makes inputs of a batch.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs]]] = {
+    "ResNet-50, 224": (resnet50, _normal(3, 224, 224)),
+    "MobileNetV2, 224": (mobilenet_v2, _normal(3, 224, 224)),
     "EfficientNet-B0, 224": (_of_transformers("EfficientNetModel", "EfficientNetConfig", image_size=224, width_coefficient=1.0,
-        depth_coefficient=1.0, hidden_dim=1280), (3, 224, 224), torch.randn),
-    "ConvNeXt-Tiny, 224": (_of_transformers("ConvNextModel", "ConvNextConfig"), (3, 224, 224), torch.randn),
-    "U-Net, 128": (_UNet, (3, 128, 128), torch.randn),
-    "MLP 1024-4096-4096-1024": (perceptron, (1024,), torch.randn),
-    "ViT-B/16, 224": (_of_transformers("ViTModel", "ViTConfig"), (3, 224, 224), torch.randn),
-    "Swin-T, 224": (_of_transformers("SwinModel", "SwinConfig"), (3, 224, 224), torch.randn),
-    "BERT-base, 128 tokens": (_of_transformers("BertModel", "BertConfig"), (128,), _tokens),
-    "GPT-2 124M, 64 tokens": (_of_transformers("GPT2Model", "GPT2Config", use_cache=False), (64,), _tokens),
+        depth_coefficient=1.0, hidden_dim=1280), _normal(3, 224, 224)),
+    "ConvNeXt-Tiny, 224": (_of_transformers("ConvNextModel", "ConvNextConfig"), _normal(3, 224, 224)),
+    "U-Net, 128": (_UNet, _normal(3, 128, 128)),
+    "YOLOv6-N, 640": (YOLOv6, _normal(3, 640, 640)),
+    "MLP 1024-4096-4096-1024": (perceptron, _normal(1024)),
+    "ViT-B/16, 224": (_of_transformers("ViTModel", "ViTConfig"), _normal(3, 224, 224)),
+    "Swin-T, 224": (_of_transformers("SwinModel", "SwinConfig"), _normal(3, 224, 224)),
+    "BERT-base, 128 tokens": (_of_transformers("BertModel", "BertConfig"), _words(128)),
+    "Whisper-tiny, encoder": (_of_transformers("WhisperModel", "WhisperConfig", "encoder", d_model=384, encoder_layers=4,
+        encoder_attention_heads=6, encoder_ffn_dim=1536, decoder_layers=1), _normal(80, 3000)),
+    "GPT-2 124M, 64 tokens": (_of_transformers("GPT2Model", "GPT2Config", use_cache=False), _words(64)),
+    "GPT-2 124M, a token behind 256": (_Step, _behind(256)),
 }  # fmt: skip
 
 
-def make(name: str, batch: int = 1) -> tuple[nn.Module, list[torch.Tensor]]:
+def make(name: str, batch: int = 1) -> tuple[nn.Module, list[Inputs]]:
     """Return a network with random weights, and inputs."""
     torch.manual_seed(0)
-    maker, shape, draw = NETWORKS[name]
-    return maker().eval(), [draw((batch, *shape)) for _ in range(4)]
+    maker, draw = NETWORKS[name]
+    return maker().eval().requires_grad_(False), [draw(batch) for _ in range(4)]
