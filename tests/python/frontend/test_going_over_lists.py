@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 from differential import check, same, stage
 from torch import nn
 
+from dycl_tvm import Dim
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.interpreter import LimitError
 
@@ -331,3 +336,138 @@ def patience(x):
 @pytest.mark.parametrize("model", [names_of_states, ends_by_name, one_machine_in_another, flag, patience], ids=lambda m: m.__name__)
 def test_a_condition_that_python_knows_at_first_is_a_loop(model: Callable[..., Any]) -> None:
     assert len(check(model, INPUTS, max_length=60).blocks) < 25
+
+
+def some_of(ids):
+    """As many trips as the input has elements bound how long the list gets."""
+    found = [t for t in ids.tolist() if t > 3]
+    return found, torch.tensor(found)
+
+
+def more_in_later_trips(ids):
+    """Each trip adds more than the one before: the list gets longer than the first trips tell."""
+    found = [0]
+    for t in ids.tolist():
+        found += found if len(found) < 3 else [t, t, t]
+    return torch.tensor(found)
+
+
+@pytest.mark.parametrize("model", [some_of, more_in_later_trips], ids=lambda m: m.__name__)
+def test_lists_that_the_trips_bound(model: Callable[..., Any]) -> None:
+    inputs = [(torch.arange(n) * 5 % 7,) for n in (6, 1, 2, 3, 40)]
+    assert len(check(model, inputs, dynamic_shapes=({0: Dim("n", min=1, max=40)},)).blocks) < 100
+
+
+WEIGHTS = torch.randn(12, 12, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def stamps(ids):
+    """What transformers' Whisper does with the tokens of each row, whose number grows from trip to trip."""
+    while True:
+        scores = WEIGHTS[ids[:, -1]].clone()
+        lasts = []
+        for k, row in enumerate(ids.tolist()):
+            is_stamp = row[-1] >= 8
+            if is_stamp and (len(row) < 2 or row[-2] >= 8):
+                scores[k, 8:] = -10.0
+            found = [t for t in row if t >= 8]
+            lasts.append(found[-1] + 1 if found else 8)
+        places = torch.arange(12)
+        scores.masked_fill_((places >= 8) & (places < torch.tensor(lasts)[:, None]), -10.0)
+        ids = torch.cat([ids, scores.argmax(-1)[:, None]], 1)
+        if ids[0, -1].item() == 2 or ids.shape[1] >= 20:
+            return ids
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_of_a_growing_tensor_as_lists(rows: int) -> None:
+    assert len(check(stamps, [(torch.arange(k, k + rows)[:, None],) for k in range(10)]).blocks) < 80
+
+
+class Items(list[Any]):
+    pass
+
+
+def any_of_a_subclass(x):
+    items = Items([1.0, 2.0, 3.0])
+    while x.sum() < 6:
+        x = x + (1 if any(i > 2 for i in items) else 2)
+    return x
+
+
+def a_match(x):
+    while x.sum() < 6:
+        version = re.match(r"(\d+)\.(\d+)", "2.13")
+        x = x + int(version.group(1))
+    return x
+
+
+def copies_of_containers(x):
+    given = {"a": 1.0, "b": 2.0}
+    while x.sum() < 6:
+        options = copy.copy(given)
+        if x[0, 0] > 0:
+            options.pop("a")
+        x = x + sum(options.values())
+    return x
+
+
+@functools.lru_cache
+def is_long(name: str, *, than: int = 2) -> bool:
+    return len(name) > than
+
+
+def cached_calls(x):
+    while x.sum() < 6:
+        x = x + 1 + is_long("torch", than=3)
+        if x[0, 0] > 1:
+            x = x + is_long("numpy")
+    return x, is_long("torch", than=3)
+
+
+def with_a_stack(x):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        found = numbers_in(x)
+    while x.sum() < 9:
+        x = x + len([i for i in found if i > 0]) + 1
+    return x
+
+
+def numbers_in(x):
+    found = []
+    while x.sum() < 6:
+        x = x + 1
+        found.append(int(x.argmax()))
+    return found
+
+
+WHAT_TRIPS_MAKE = [any_of_a_subclass, a_match, copies_of_containers, cached_calls, with_a_stack]
+
+
+@pytest.mark.parametrize("model", WHAT_TRIPS_MAKE, ids=lambda m: m.__name__)
+def test_what_a_trip_makes_does_not_unroll_it(model: Callable[..., Any]) -> None:
+    assert len(check(model, INPUTS, max_length=60).blocks) < 30
+
+
+class Limits:
+    most = 3
+
+
+@functools.lru_cache
+def room(name: str) -> int:
+    return Limits.most - len(name)
+
+
+def kept_though_it_would_be_another(x):
+    before, Limits.most = Limits.most, 5
+    first = room("a")
+    Limits.most = 7
+    second = room("a")
+    Limits.most = before
+    return x * first * second
+
+
+def test_a_cached_result_that_would_be_another_now_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"room\(\) keeps its results in a cache"):
+        stage(kept_though_it_would_be_another, INPUTS[0])

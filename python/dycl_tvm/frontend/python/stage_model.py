@@ -152,10 +152,13 @@ def _stage(
         sums_of_the_program(),
     ):
         generators.name_of = state.name_of
+        session: Session | None = None
         for _ in range(MAX_ROUNDS):
             state.begin_round()
             known = state.size
-            session = Session(current_origin, limits, budget=budget)
+            before, session = session, Session(current_origin, limits, budget=budget)
+            if before is not None:
+                session.decisions.learn(before.decisions)
             session.arrays = True
             constants = session.get(Constants)
             constants.names = {id(t): n for n, t in reversed(named)}

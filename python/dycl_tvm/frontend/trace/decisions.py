@@ -152,6 +152,10 @@ class Decisions:
         self.opened, self.rolling, self.rolled, self.waiting = [], [], [], []
         self._facts = Facts()
 
+    def learn(self, before: Decisions) -> None:
+        """Take over which loops were found to be rolled better, when the program is staged from its beginning once more."""
+        self._alike.update({origin: True for origin, alike in before._alike.items() if alike})
+
     # -- tests that are decided ---------------------------------------------------------------------------------------------
     def decide(self, cond: Operand, origin: Origin | None = None) -> bool:
         """Decide a truth test that cannot be explored in place: follow one side, and leave the other to another run.

@@ -21,14 +21,18 @@ from dycl_tvm.frontend.trace.values.tensors import as_constant, storage_of
 #: The code with which every ``functools.singledispatch`` chooses a function by class.
 DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
 
+#: Classes of results that cannot be changed, and are told apart by what they are equal to.
+_UNCHANGEABLE = (type(None), bool, int, str)
+
 
 class Caches:
     """The tables of the cached functions, by the function's identity."""
 
     def __init__(self) -> None:
         self.tables: dict[int, tuple[Any, dict[Any, Any]]] = {}
-        #: Calls that gave None and did nothing: whether they are in a table says nothing, so no join need know of it.
-        self.idle: set[tuple[int, Any]] = set()
+        #: What calls gave that did nothing, by the function's identity and the key, if it cannot be changed. Such a call is made again
+        #: each time and has to give the same: whether it is in a table says nothing, so no join need know of it.
+        self.idle: dict[int, dict[Any, Any]] = {}
 
     def of(self, cached: Any) -> dict[Any, Any]:
         """Return the table of a function; changes of it are taken back like those of any dict."""
@@ -72,11 +76,13 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
             session.origin(),
             "call the function without a cache, or keep the result on the module (self)",
         )
-    idle = session.get(Caches).idle
-    if lives_on and result is None and session.builder.cursor == events:
-        idle.add((id(cached), key))
-        return None
-    if (id(cached), key) in idle:
+    idle = session.get(Caches).idle.setdefault(id(cached), {})
+    has_room = key in idle or size is None or len(table) + len(idle) < size
+    if lives_on and has_room and type(result) in _UNCHANGEABLE and session.builder.cursor == events:
+        first = idle.setdefault(key, result)
+        if type(first) is type(result) and first == result:
+            return first
+    if key in idle:
         raise UnsupportedError(
             f"{cached.__wrapped__.__name__}() keeps its results in a cache, and would give something else now",
             session.origin(),

@@ -10,6 +10,7 @@ import inspect
 import sys
 import types
 import typing
+import weakref
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from dycl_tvm.frontend.python.calls.torch_operators import forward_of, function_
 from dycl_tvm.frontend.python.calls.unseen import looked_at
 from dycl_tvm.frontend.python.flow.choices import Chosen, over
 from dycl_tvm.frontend.python.flow.exits import exits
-from dycl_tvm.frontend.python.flow.iteration import advancing
+from dycl_tvm.frontend.python.flow.iteration import ALONE, advancing
 from dycl_tvm.frontend.python.flow.recursion import Recursions
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.python.source.as_it_is import AsItIs
@@ -516,9 +517,16 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise
     finally:
         session.native_depth -= python
-    if not hasattr(type(result), "__next__"):
-        return result
-    return adopted(result) if sys.getrefcount(result) == 2 and type(result) in ADOPTED else session.heap.born(result)
+    is_new = sys.getrefcount(result) <= ALONE
+    if hasattr(type(result), "__next__"):
+        return adopted(result) if is_new and type(result) in ADOPTED else session.heap.born(result)
+    return session.heap.born(result) if is_new and _may_change(result) else result
+
+
+def _may_change(x: Any) -> bool:
+    """Whether the program may change what an object of which nobody else knows holds."""
+    holds = isinstance(x, MUTABLE) or (space_of(x) is not None and not isinstance(x, (torch.Tensor, type)))
+    return holds and not weakref.getweakrefcount(x)
 
 
 def _makes_exception(callee: Any) -> bool:

@@ -71,10 +71,17 @@ class GrowingLists:
         return found
 
     def of_numbers(self, t: torch.Tensor, frame: FrameType) -> Any:
-        """Return what stands for ``t.tolist()``, of as many numbers as the run says; None where that is given by other means."""
+        """Return what stands for ``t.tolist()``, of as many numbers as the run says; None where that is given by other means.
+
+        Rows of which Python knows how many there are are a plain list of such.
+        """
         place = _place_of(frame, "tolist")
-        if type(t) is not Grown or t.dim_() != 1 or t.length.settled is not None or t.is_complex() or place in self.stand_ins.given_up:
+        if type(t) is not Grown or len(t.lengths) > 1 or t.length.settled is not None or t.is_complex():
             return None
+        if place in self.stand_ins.given_up or t.along != t.dim_() - 1:
+            return None
+        if t.dim_() > 1:
+            return current().heap.born([self.of_numbers(row, frame) for row in t.unbind(0)])
         kind = "bool" if t.dtype == torch.bool else "float" if t.dtype.is_floating_point else "int"
         form = number_form(kind)
         self.stand_ins.known[place] = _Known(form)

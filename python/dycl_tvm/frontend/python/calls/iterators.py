@@ -22,7 +22,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python.flow.choices import switch
-from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn, in_turn
+from dycl_tvm.frontend.python.flow.iteration import ByIndex, InTurn, begun, in_turn
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.program import program
 from dycl_tvm.frontend.trace.heap.places import attribute_of
@@ -499,7 +499,7 @@ def own(iterable: Any) -> Any:
         return sequence(iterable)
     if plain in _SIZED:
         return _Snapshot(items=tuple(iterable), source=iterable, position=0, step=1)
-    made = iter(iterable)
+    made = begun(iterable)
     return made if made is iterable else adopted(made)
 
 

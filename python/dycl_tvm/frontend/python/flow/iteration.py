@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import types
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +45,19 @@ class InTurn:
     of: tuple[ByIndex, ...]
     computes: bool = False
 
-    @contextlib.contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Let a loop go over the items."""
-        with contextlib.ExitStack() as stack:
-            for items in self.of:
-                stack.enter_context(type(items).gone_over(items))
-            yield
+    def under_way(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a loop goes over the items."""
+        return _under_way(self.of)
+
+
+@contextlib.contextmanager
+def _under_way(items: tuple[ByIndex, ...]) -> Iterator[None]:
+    if not items:
+        yield
+        return
+    first, *others = items  # no ExitStack: where the program uses that, its methods run as code of the program
+    with type(first).gone_over(first), _under_way(tuple(others)):
+        yield
 
 
 class ByIndex:
@@ -105,15 +111,22 @@ def unpacked(iterable: Any) -> Any:
 
 def started(iterable: Any) -> Any:
     """Return the iterator of what a generator expression goes over first: Python makes it together with the generator."""
-    return current().heap.born(iter(iterable)) if type(iterable) in _ALWAYS_ANEW else iterable
+    return iterable if hasattr(type(iterable), "__next__") or isinstance(iterable, Poison) else begun(iterable)
 
 
-#: Classes whose objects give another iterator each time they are asked.
-_TABLES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
-_ALWAYS_ANEW: tuple[type, ...] = (
-    *(list, tuple, set, frozenset, str, bytes, range, deque),
-    *(kind for table in _TABLES for kind in map(type, (table, table.keys(), table.values(), table.items()))),
-)
+def begun(iterable: Any) -> Any:
+    """Return ``iter(iterable)``: it is made now, unless somebody else holds it too."""
+    made = iter(iterable)
+    return current().heap.born(made) if sys.getrefcount(made) <= ALONE else made
+
+
+def _held() -> int:
+    made = iter(())
+    return sys.getrefcount(made)
+
+
+#: What Python counts for an object that one variable holds.
+ALONE = _held()
 
 
 def advancing(x: Any) -> None:

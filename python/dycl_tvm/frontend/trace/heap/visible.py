@@ -14,6 +14,7 @@ import copyreg
 import ctypes
 import functools
 import gc
+import re
 import sys
 import threading
 import types
@@ -67,6 +68,8 @@ _SEEN: tuple[type, ...] = (
     type(abc.ABC._abc_impl),  # type: ignore[attr-defined]  # which classes were asked for; those that are registered are refused
     types.GenericAlias,
     types.UnionType,
+    re.Pattern,
+    re.Match,
     property,
     staticmethod,
     classmethod,

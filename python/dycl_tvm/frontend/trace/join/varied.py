@@ -156,8 +156,9 @@ class VariedState:
         self._widened: dict[tuple[Any, ...], int] = {}
         #: What the rounds of this loop have found where another loop ran it before; a path that repeats another finds what that one did.
         self._endless: frozenset[tuple[Any, ...]] = current().builder.event(("endless",), lambda: current().get(_Endless).found)
-        #: Tensors that are as long as they may get; where a trip makes one longer, the network ends with an error.
-        self._bounded: set[tuple[Any, ...]] = set()
+        #: Tensors that are as long as they may get, and by how much a trip made them longer; where one gets longer, the network ends
+        #: with an error.
+        self._bounded: dict[tuple[Any, ...], int] = {}
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
@@ -190,7 +191,7 @@ class VariedState:
         form = varied([back], before)
         if form is None:
             return False
-        if path in self._bounded:
+        if path in self._bounded and (form.most - before.most <= self._bounded[path] or self._widened.get(path, 0) > _MOST_WIDENINGS):
             form = form.sized(form.least, before.most)
         if form == before:
             return True
@@ -206,13 +207,12 @@ class VariedState:
         """Return what stands for a tensor as long as somebody lets it get, where each trip makes it longer, or it is as long already."""
         if form.most <= before:
             return None
-        given, known = current().limits.length, (self._loop.origin, path)
-        bound = self._bound(before, form.most - before)
-        if bound is None or not (
-            self._widened.get(path, 0) > _MOST_WIDENINGS or known in self._endless or form.most >= (given or math.inf)
-        ):
+        given, known, more = current().limits.length, (self._loop.origin, path), form.most - before
+        bound, widened = self._bound(before, more), self._widened.get(path, 0)
+        is_endless = widened > (_MOST_WIDENINGS if self._loop.trips is None else 0)
+        if bound is None or not (is_endless or known in self._endless or form.most >= (given or math.inf)):
             return None
-        self._bounded.add(path)
+        self._bounded[path] = more
         current().get(_Endless).found |= {known}
         return form.sized(form.least, bound)
 
@@ -221,7 +221,7 @@ class VariedState:
         given = current().limits.length
         if given is not None:
             return max(given, most)
-        trips = self._loop.most if self._loop.most is not None else current().limits.loop_trips
+        trips = next((n for n in (self._loop.most, self._loop.trips, current().limits.loop_trips) if n is not None), None)
         return None if trips is None else most + more * trips
 
     def limit(self, path: tuple[Any, ...], back: TensorLeaf) -> None:
