@@ -22,6 +22,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 
 from dycl_tvm.backends.front import has_front
 from dycl_tvm.backends.tir_cpu.front import skip_behind
+from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
 from dycl_tvm.backends.tir_cuda.grid import with_grids
 
 _NAME = "dycl"
@@ -70,20 +71,21 @@ def _in_few_words(body: Any) -> Any:
 
 
 class _Replaced:
-    """TVM's pipeline looks its passes up by name when it runs: the name of its flattening is ours while any thread lowers."""
+    """TVM's pipeline looks its passes up by name when it runs: two names are those of ours while any thread lowers."""
 
-    stock: Any = None
+    stock: tuple[Any, Any] = (None, None)
     users = 0
     lock = threading.Lock()
 
 
 @contextmanager
 def flattening_kept() -> Iterator[None]:
-    """Let TVM's pipeline flatten buffers as this file does, in all threads."""
+    """Let TVM's pipeline flatten and compact buffers as this file does, in all threads."""
     with _Replaced.lock:
         if _Replaced.users == 0:
-            stock = _Replaced.stock = tirx.transform.FlattenBuffer
-            tirx.transform.FlattenBuffer = lambda: _flattening(stock())
+            flatten, compact = _Replaced.stock = tirx.transform.FlattenBuffer, s_tir.transform.CompactBufferAllocation
+            tirx.transform.FlattenBuffer = lambda: _flattening(flatten())
+            s_tir.transform.CompactBufferAllocation = lambda: _compaction(compact())
         _Replaced.users += 1
     try:
         yield
@@ -91,7 +93,21 @@ def flattening_kept() -> Iterator[None]:
         with _Replaced.lock:
             _Replaced.users -= 1
             if _Replaced.users == 0:
-                tirx.transform.FlattenBuffer = _Replaced.stock
+                tirx.transform.FlattenBuffer, s_tir.transform.CompactBufferAllocation = _Replaced.stock
+
+
+def _compaction(compact: Any) -> Any:
+    """Return the pass that makes memory of a kernel's own as small as what is touched of it.
+
+    Kernels of families take what they need, and of loops that ask sizes of the call that pass does not see more; but it looks for long.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="dycl.CompactBufferAllocation")
+    def run(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+        exact = all(has_front(fn) and SCHEDULED in fn.attrs for _, fn in mod.functions_items())
+        return mod if exact else compact(mod)
+
+    return run
 
 
 def _flattening(flatten: Any) -> Any:

@@ -21,8 +21,10 @@ import torch
 from dycl_tvm.backends.extents import Bounds, Digits, Extent, Limit, Wanted, everything, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker
 from dycl_tvm.backends.tir_cpu.families.conv_direct import DirectMaker
+from dycl_tvm.backends.tir_cpu.families.conv_few import few_weights, pack_few
 from dycl_tvm.backends.tir_cpu.families.conv_winograd import WinogradMaker
 from dycl_tvm.backends.tir_cpu.families.products import ProductMaker
+from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 from dycl_tvm.compile.call_list import Call, CallList, constant_calls
 from dycl_tvm.compile.layout import Layouts, constant_params
 from dycl_tvm.compile.masked import AROUND, Masks, take_masks, within
@@ -118,6 +120,8 @@ class _Planner:
         self.facts: dict[int, Fact] = {}
         self.wanted: dict[int, Wanted | None] = {}
         self._inside: dict[str, dict[int, Fact]] = {}
+        self._few: dict[tuple[str, int, int], int] = {}
+        self._packing: dict[str, list[Call]] = {}
 
     def run(self) -> Fronts:
         self._find_facts()
@@ -138,6 +142,7 @@ class _Planner:
             inside = self._backward(name, wanted)
             for k, call in enumerate(lst.calls):
                 lst.calls[k] = self._front_of(lst, call, inside, k in self.built[name])
+            lst.calls[:0] = self._packing.get(name, [])
         return found
 
     # -- facts ---------------------------------------------------------------------------------------------------------
@@ -381,7 +386,26 @@ class _Planner:
         if all(e is None for e in wanted) and not own:
             return call
         sizes = (*sizes_of(own), *sizes_of(wanted)) if self.as_inputs else ()
-        return replace(call, symbol=self.table.front(call.symbol, wanted, own), sizes=sizes)
+        inputs, maker = call.inputs, self.table.maker_of.get(call.symbol)
+        if isinstance(maker, WinogradMaker) and own and own[-1] is not None:
+            inputs = (*inputs, self._few_weights(lst, call, maker.work))
+        return replace(call, symbol=self.table.front(call.symbol, wanted, own), inputs=inputs, sizes=sizes)
+
+    def _plain_weights(self, lst: CallList, call: Call) -> int | None:
+        """Return the weights of a convolution that the build packs; None where a call packs them."""
+        made = next((k for k, c in enumerate(lst.calls) if call.inputs[1] in c.outputs), None)
+        return lst.calls[made].inputs[0] if made is not None and made in self.built[lst.name] else None
+
+    def _few_weights(self, lst: CallList, call: Call, work: Conv2D) -> int:
+        """Return the weights of a convolution as sums of a few places read them."""
+        plain = self._plain_weights(lst, call)
+        assert plain is not None
+        key = (lst.name, plain, work.y.block)
+        if key not in self._few:
+            number = self._few[key] = len(lst.types)
+            lst.types.append(TensorType(few_weights(work).physical, "float32"))
+            self._packing.setdefault(lst.name, []).append(Call(self.table.add("pack_few", pack_few(work)), "tvm", (plain,), (number,)))
+        return self._few[key]
 
     def _own_of(self, lst: CallList, call: Call, wanted: Wanted) -> tuple[Limit | None, ...]:
         """Return what the loops of a kernel are to ask themselves, as its maker takes it; nothing if they ask no size of the call."""
@@ -392,7 +416,8 @@ class _Planner:
         elif isinstance(maker, WinogradMaker):
             images, _, rows, columns, _ = map(outer, wanted)
             masks = self.masks[lst.name].get(call.outputs[0], {})
-            own = (images, rows, columns, *(masks.get(dim) for dim in AROUND))
+            few = None if self._plain_weights(lst, call) is None else maker.few((images, rows, columns), self.bounds)
+            own = (images, rows, columns, *(masks.get(dim) for dim in AROUND), few)
         elif isinstance(maker, DirectMaker) and outer(wanted[3]) is not None:
             own = (outer(wanted[2]), outer(wanted[3]))
         elif isinstance(maker, ProductMaker):

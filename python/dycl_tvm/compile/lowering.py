@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
@@ -77,6 +78,9 @@ class Placement:
         ``id`` of each host scalar to its register.
     instrs : dict
         ``id`` of each step to the numbers of its instructions in its block.
+    reads : dict
+        ``id`` of each call of a sub-DNN to those of the arguments that its kernels read, or that are its results: where calls decide sizes,
+        kernels may do without some, whose memory is then free.
     sizes : dict
         Number of a size that kernels read to its slot.
     prelude : int
@@ -87,6 +91,7 @@ class Placement:
     slots: dict[int, Slot] = field(default_factory=dict)
     regs: dict[int, Reg] = field(default_factory=dict)
     instrs: dict[int, range] = field(default_factory=dict)
+    reads: dict[int, set[int]] = field(default_factory=dict)
     sizes: dict[int, Slot] = field(default_factory=dict)
     prelude: int = 0
 
@@ -154,6 +159,7 @@ class Lowering:
                 self.return_of.setdefault(id(block.terminator.site), block.terminator)
         self.site_index = {key: k for k, key in enumerate(self.return_of)}
         self.instrs: dict[int, range] = {}
+        self.reads: dict[int, set[int]] = {}
         self._folded: dict[Any, list[Any]] = {}
         self._fold_runner: BuildTimeKernels | None = None
         self._link = link
@@ -205,7 +211,7 @@ class Lowering:
         values = [v for b in self.graph.blocks for v in (*b.params, *(r for s in b.steps for r in s.results()))]
         slots = {id(v): self._value_slot(v) for v in values if isinstance(v.type, TensorType) and self._where(v).constant is None}
         sizes = {k: self.slot(at) for k, at in self.size_at.items()}
-        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, sizes, self.prelude)
+        return Placement(list(self.graph.blocks), slots, dict(self.reg_of), self.instrs, self.reads, sizes, self.prelude)
 
     def _entry_places(self) -> list[Slot | Reg]:
         inputs: list[Slot | Reg] = []
@@ -317,6 +323,8 @@ class Lowering:
             where[number] = Place(constant=(tensor_of(data), f"{lst.name}.constant"))
         known = {k for k, p in where.items() if p.constant is not None}
         folded = constant_calls(lst, known, self._foldable)
+        used = {lst.root(n) for n in itertools.chain(lst.results, *(call.inputs for call in lst.calls))}
+        self.reads[id(step)] = {id(a) for k, a in enumerate(step.args) if k in used}
         draft: list[Draft] = []
         for k, call in enumerate(lst.calls):
             if k in folded:

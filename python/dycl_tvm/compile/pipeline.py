@@ -124,6 +124,15 @@ class KernelSet:
             self.maker_of[symbol] = self.makers[gv.name_hint]
         return symbol
 
+    def add(self, name: str, fn: Any) -> str:
+        """Return the symbol of a kernel that no function of the module is."""
+        code = tvm_ffi.structural_hash(fn, map_free_vars=True)
+        symbol = f"dycl_{name}_{code & 0xFFFFFFFF:08x}"
+        while symbol in self.functions and not tvm_ffi.structural_equal(self.functions[symbol], fn, map_free_vars=True):
+            symbol += "_"
+        self.functions.setdefault(symbol, fn)
+        return symbol
+
     def front(self, symbol: str, wanted: Wanted, own: Sequence[Limit | None]) -> str:
         """Return the symbol of the kernel that computes only what is wanted of the output of another one; ``own`` is its maker's."""
         key = (symbol, wanted, tuple(own))

@@ -169,7 +169,8 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 seen.add(id(step.callee))
                 calls = [code.instrs[k] for k in where.instrs[id(step)]]
                 if calls:
-                    args = [where.slots.get(id(a)) for a in step.args]
+                    # what no kernel reads may have its memory taken by what one does
+                    args = [where.slots.get(id(a)) if id(a) in where.reads[id(step)] else None for a in step.args]
                     results = [where.slots.get(id(r)) for r in step.outputs]
                     yield _Site(step.callee, block, step, calls, args, results, lowered.program.arena_bytes, work_of(step.callee))  # type: ignore[arg-type]
 
@@ -238,12 +239,17 @@ class _Checker:
         for k, at in self.size_slots.items():
             if at in taken:  # where no kernel asks for the size any more, it may be the place of an operand
                 self.memory.tensor(at).fill_(self.fronts.bounds.numbers(sizes)[k])
+        given: list[torch.Tensor] = []
         for value, slot in zip(site.step.args, site.args):
-            if isinstance(value, Constant) or slot is None:
+            if isinstance(value, Constant):
+                given.append(value.data)
                 continue
             drawn = _operand(site.sub, value.type, regime, whole, noise)  # type: ignore[arg-type]
             told = self.of_sizes.tensor(value, drawn, sizes)
             drawn = self.fronts.known(value, drawn, sizes) if told is None else told
+            given.append(drawn)
+            if slot is None:
+                continue
             array = pack(drawn, slot.type)
             if slot.space == "arena":
                 self.memory.tensor(slot).copy_(array)
@@ -251,8 +257,8 @@ class _Checker:
                 (self.memory.inputs if slot.space == "input" else self.memory.state)[slot.index] = array
         # two operands may lie at one place: what is there counts
         return [
-            a.data if isinstance(a, Constant) else unpack(self.memory.tensor(s), a.type).clone()  # type: ignore[union-attr, arg-type]
-            for a, s in zip(site.step.args, site.args)
+            g if isinstance(a, Constant) or s is None else unpack(self.memory.tensor(s), a.type).clone()  # type: ignore[arg-type]
+            for g, a, s in zip(given, site.step.args, site.args)
         ]
 
     def run(self, site: _Site) -> list[torch.Tensor | None]:

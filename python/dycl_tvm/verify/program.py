@@ -230,7 +230,7 @@ class _Lockstep:
             self._same(self.regs[self.where.regs[id(value)].index], self.truth[id(value)], f"{value.name or 'a number'} is")
             return
         slot = self.where.slots.get(id(value))
-        if slot is None:
+        if slot is None or id(value) not in self.where.reads.get(id(step), {id(value)}):
             return
         read = self.read.get(id(step))
         if read is None:

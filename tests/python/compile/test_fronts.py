@@ -273,3 +273,39 @@ def test_a_path_for_the_largest_size_leaves_the_fronts_of_the_other(model: Any, 
 
     alone, beside = symbols(None), symbols(special)
     assert alone and alone <= beside
+
+
+class Images(nn.Module):
+    """Convolutions of Winograd's, behind masks that they apply themselves, over images down to one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(20, 96, 3, padding=1), nn.Conv2d(96, 40, 3, padding=1)
+
+    def forward(self, x):
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+@pytest.mark.parametrize("target", ["llvm -mcpu=x86-64-v3", "native"])
+def test_images_of_few_places(target: str, tmp_path: Path) -> None:
+    """They are sums of the plain weights; every build of open images is checked, whose masks no kernel reads any more."""
+    model, dims = Images().eval(), {0: dycl_tvm.Dim("B", max=2), 2: dycl_tvm.Dim("H", max=16), 3: dycl_tvm.Dim("W", max=12)}
+    artifact = dycl_tvm.build(model, (torch.randn(2, 20, 16, 12),), dynamic_shapes=(dims,), target=target)
+    assert artifact.certificate is not None
+    assert any("pack_few" in w.name for w in artifact._lowered.program.weights)
+    artifact.export_library(tmp_path / "net.so")
+    artifact.save_params(tmp_path / "net.params")
+    call = dycl_tvm.load(tmp_path / "net.so", tmp_path / "net.params")
+    sizes = [(b, h, w) for b in (1, 2) for h in (1, 2, 3, 4, 5) for w in (1, 2, 4)] + [(2, 16, 12), (1, 15, 9)]
+    with torch.no_grad():
+        for b, h, w in sizes:
+            call(torch.full((2, 20, 16, 12), torch.nan))  # no sum may take what lies behind an image
+            x = torch.randn(b, 20, h, w)
+            torch.testing.assert_close(call(x), model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_no_weights_are_kept_twice_where_no_call_has_few_places() -> None:
+    dims = {2: dycl_tvm.Dim("H", min=3, max=16)}
+    artifact = dycl_tvm.build(Images().eval(), (torch.randn(1, 20, 16, 12),), dynamic_shapes=(dims,), target="native", verify="off")
+    assert not any("pack_few" in w.name for w in artifact._lowered.program.weights)

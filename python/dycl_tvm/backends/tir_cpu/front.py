@@ -61,6 +61,7 @@ class _Skips:
         #: Loops whose trips may ask: in an innermost one of short trips that would cost what it saves.
         self.long = {loop for loop in found(fn.body, tirx.For) if found(loop.body, tirx.For) or len(found(loop.body, tirx.Bind)) >= _LONG}
         self.tests: dict[tuple[Any, bool], tuple[Any, list[Scratch]]] = {}
+        self.stores: dict[Any, list[tuple[Any, tuple[Any, ...]]]] = {}
 
     def run(self, body: Any) -> Any:
         reads = [tirx.Bind(v, tirx.BufferLoad(b, [])) for v, b in zip(self.sizes, self.buffers)]
@@ -132,7 +133,7 @@ class _Skips:
         if not all(self._writes_nothing_else(s, local) for s in found(body, tirx.Evaluate)):
             return None, []
         stores, scratch = [], []
-        for s, when in _stores(body):
+        for s, when in self._stores_of(loop):
             if is_one_of(self.stored.owner(s.buffer), local):
                 continue
             wanted = self.stored.of(s.buffer)
@@ -152,6 +153,29 @@ class _Skips:
             together = self._reaches(stores, dims, loop, body) if exact and counts and len(dims) > 1 else None
             tests += [t for t in (*alone, together) if t is not None]
         return (tirx.all(*tests) if len(tests) > 1 else tests[0] if tests else None), scratch
+
+    def _stores_of(self, loop: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Return the stores of a loop's body with the conditions around them."""
+        if loop not in self.stores:
+            self.stores[loop] = list(self._stores(loop.body, ()))
+        return self.stores[loop]
+
+    def _stores(self, body: Any, when: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        if isinstance(body, tirx.BufferStore):
+            yield body, when
+        elif isinstance(body, tirx.IfThenElse):
+            yield from self._stores(body.then_case, (*when, body.condition))
+            if body.else_case is not None:
+                yield from self._stores(body.else_case, (*when, tirx.Not(body.condition)))
+        elif isinstance(body, tirx.SeqStmt):
+            for stmt in body.seq:
+                yield from self._stores(stmt, when)
+        elif isinstance(body, tirx.AttrStmt):
+            yield from self._stores(body.body, when)
+        elif isinstance(body, tirx.For):
+            yield from ((store, (*when, *more)) for store, more in self._stores_of(body))
+        else:
+            yield from ((store, when) for store in found(body, tirx.BufferStore))
 
     def _reaches(self, stores: Sequence[_Store], dims: Sequence[int], loop: Any, body: Any) -> Any:
         """Return whether any store is at an index of some dimensions that is wanted, if that depends on the trip."""
@@ -216,21 +240,6 @@ class _Store:
     stmt: Any
     wanted: Wanted
     when: tuple[Any, ...]
-
-
-def _stores(body: Any, when: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield the stores of a loop's body with the conditions around them."""
-    if isinstance(body, tirx.IfThenElse):
-        yield from _stores(body.then_case, (*when, body.condition))
-        if body.else_case is not None:
-            yield from _stores(body.else_case, (*when, tirx.Not(body.condition)))
-    elif isinstance(body, tirx.SeqStmt):
-        for stmt in body.seq:
-            yield from _stores(stmt, when)
-    elif isinstance(body, (tirx.For, tirx.AttrStmt)):
-        yield from _stores(body.body, when)
-    else:
-        yield from ((store, when) for store in found(body, tirx.BufferStore))
 
 
 def _runs(wanted: Sequence[Wanted]) -> list[list[int]]:

@@ -45,6 +45,8 @@ class Scratch:
 
         ``same`` returns the test of a loop by its variable; None for loops that have another one.
         """
+        if self.escapes:
+            return False
         groups: list[tuple[list[Any], list[Sequence[Any]]]] = []
         for indices, loops in self.uses:
             group = next((g for of, g in groups if len(of) == len(loops) and all(a.same_as(b) for a, b in zip(of, loops))), None)
@@ -52,8 +54,13 @@ class Scratch:
                 groups.append((loops, group := []))
             group.append(indices)
         same, walk = functools.cache(same), functools.cache(found)  # the uses are many, the loops around them few
-        sizes = [self._parts(loops, group, same, walk) for loops, group in groups]
-        return not self.escapes and bool(sizes) and bool(set.intersection(*sizes))
+        parts: set[tuple[int, int]] | None = None
+        for loops, group in groups:
+            own = self._parts(loops, group, same, walk)
+            parts = own if parts is None else parts & own
+            if not parts:
+                break  # the loops are many, and each takes long
+        return bool(parts)
 
     def is_used_up(self, loop: Any, test: Any) -> bool:
         """Whether no trip of a loop reads what a skipped one would have written: it is this loop's alone, later trips are skipped too."""
@@ -98,9 +105,12 @@ def scratch_of(body: Any) -> list[Scratch]:
                 scratch.uses.append((indices, loops[scratch.depth :]))
 
     def look(part: Any, loops: list[Any]) -> None:
-        for load in found(part, TensorLoad):
+        loads: list[Any] = []
+        calls: list[Any] = []
+        tvm_ffi.structural_walk(part, [(TensorLoad, loads.append), (tvm.ir.Call, calls.append)])
+        for load in loads:
             use(load.source, load.indices, loops)
-        for call in found(part, tvm.ir.Call):
+        for call in calls:
             if getattr(call.op, "name", "") == "tirx.address_of":
                 escape(call.args[0].source)
             elif getattr(call.op, "name", "") in ("tirx.buffer_data", "tirx.tvm_access_ptr"):
@@ -131,9 +141,7 @@ def scratch_of(body: Any) -> list[Scratch]:
             made.append(Scratch(stmt.buffer, len(loops)))
         elif isinstance(stmt, tirx.BufferStore):
             use(stmt.buffer, stmt.indices, loops)
-            look(stmt.value, loops)
-            for index in stmt.indices:
-                look(index, loops)
+            look(stmt, loops)
         elif isinstance(stmt, (tirx.Bind, tirx.Evaluate)):
             look(stmt.value, loops)
         else:  # what may hide anything

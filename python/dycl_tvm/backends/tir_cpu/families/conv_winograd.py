@@ -23,6 +23,7 @@ Either the blocks run in parallel (``split`` 0), each with scratch of its own, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.extents import Limit, outer, sizes_of
+from dycl_tvm.backends.extents import Bounds, Extent, Limit, outer, sizes_of
+from dycl_tvm.backends.tir_cpu.families.conv_few import FEW_PLACES, few_weights, pays
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_cost import candidates, launches, seconds_of, work_of
 from dycl_tvm.backends.tir_cpu.families.conv_winograd_loops import Loops, Shape, WinogradPlan
 from dycl_tvm.backends.tir_cpu.families.family import Maker
@@ -103,7 +105,8 @@ FAMILY = _ConvWinograd()
 @dataclass(frozen=True)
 class WinogradMaker(Maker):
     """Makes the kernel of a convolution, also for the first images, rows and columns of the output alone, of an input that ends at a row
-    and a column, behind which it is zero: these five are what is its own.
+    and a column, behind which it is zero: these five are what is its own, and up to how many places are computed by themselves, of
+    weights of their own, which are then an input behind the operands.
 
     The tiles that there are then lie side by side in V and M: products and transforms are of no others, in as many blocks as these fill.
     """
@@ -117,10 +120,18 @@ class WinogradMaker(Maker):
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
         s = Shape.of(self.work, self.plan, self.machine)
         seconds = [each for _, each in launches(s, self.plan.split, work_of(s, self.machine))]
-        loops = Loops(s, self.machine, self.epilogue, self.plan.split, seconds, [*map(outer, own)])
+        around, few = [*map(outer, own[:5])], next(map(outer, own[5:]), None)
+        loops = Loops(s, self.machine, self.epilogue, self.plan.split, seconds, around, 0 if few is None else few.constant)
         *inputs, y = weighted_buffers(self.work.x, FAMILY.packed(self.work, self.plan, self.machine), self.epilogue, self.work.y)
         sizes = [(f"length_{k}", (), "int64") for k in sizes_of(own)]
-        return prim_func([*inputs, *sizes, y], loops.emit)
+        more = [("few", few_weights(self.work).physical, "float32")] if loops.few else []
+        return prim_func([*inputs, *more, *sizes, y], loops.emit)
+
+    def few(self, places: Sequence[Extent | None], bounds: Bounds) -> Extent | None:
+        """Return up to how many places are computed by themselves where so many images, rows and columns are wanted; None for none."""
+        shape = self.work.y.shape
+        least = [n if e is None else max(0, min(n, bounds.range(e)[0])) for n, e in zip((shape[0], *shape[2:]), places, strict=True)]
+        return Extent.number(FEW_PLACES) if math.prod(least) <= FEW_PLACES and pays(self.work) else None
 
 
 def _term(factor: float, value: Any) -> Any:

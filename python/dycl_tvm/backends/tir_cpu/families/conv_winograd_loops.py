@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.extents import Extent, sizes_of
+from dycl_tvm.backends.tir_cpu.families.conv_few import Places, emit_few
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
@@ -176,18 +177,28 @@ class Loops:
     """Emits the loops of one kernel.
 
     ``seconds`` are those of each parallel loop, on one core; ``own`` of images, rows and columns of the output those that are wanted,
-    and of rows and columns of the input those that there are: behind them it is zero, whatever lies there.
+    and of rows and columns of the input those that there are: behind them it is zero, whatever lies there. Up to ``few`` places of the
+    output are computed as the sums that they are (:mod:`conv_few`), of weights that are one more input behind the operands.
     """
 
     def __init__(
-        self, s: Shape, machine: Machine, epilogue: Epilogue, split: int, seconds: Sequence[float], own: Sequence[Extent | None] = ()
+        self,
+        s: Shape,
+        machine: Machine,
+        epilogue: Epilogue,
+        split: int,
+        seconds: Sequence[float],
+        own: Sequence[Extent | None] = (),
+        few: int = 0,
     ) -> None:
         self.s, self.machine, self.epilogue, self.split, self.seconds, self.own = s, machine, epilogue, split, seconds, own
+        self.few = few
 
     def emit(self, x: Any, u: Any, *rest: Any) -> None:
         s, sizes = self.s, sizes_of(self.own)
         count = len(rest) - 1 - len(sizes)
-        self.x, self.u, self.operands, self.y = x, u, rest[:count], rest[-1]
+        operands = count - 1 if self.few else count
+        self.x, self.u, self.operands, self.y = x, u, rest[:operands], rest[-1]
         #: Rows and columns of tiles of an image, and rows of all images.
         self.tile_rows, self.tile_cols, self.rows = *s.tiles, s.rows
         #: Rows and columns of the input: what lies behind them is not read.
@@ -200,6 +211,19 @@ class Loops:
             self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
             self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
             self.rows = T.bind(images * self.tile_rows)
+            if self.few:
+                with T.If(images * rows * columns <= self.few):
+                    with T.Then():
+                        places = Places(images, rows, columns, self.in_rows, self.in_cols)
+                        emit_few(s.work, self.epilogue, x, rest[operands], self.operands, self.y, places)
+                    with T.Else():
+                        self.blocks()
+                return
+        self.blocks()
+
+    def blocks(self) -> None:
+        """Emit the loop over blocks of tile rows."""
+        s = self.s
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
 
