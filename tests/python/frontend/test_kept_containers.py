@@ -34,6 +34,12 @@ RIGHT = {
         "a, b = self.t\n(a if x.sum() > 0 else b)[0] += 1\nif a[0] > b[0]:\n    self.t = (b, a)\nreturn x, self.t[0][0], a[0]",
         "self.t = ([0], [0])",
     ),
+    "the first of a queue gets another key on one path, and goes to its end": kept(
+        "v = self.q.pop(0)\nif x.sum() > 0:\n    v['m'] = 1\nself.q.append(v)\nreturn x, v['n'], len(v)", "self.q = [{'n': 1}, {'n': 2}]"
+    ),
+    "the first of a queue gets longer on one path, and goes to its end": kept(
+        "v = self.q.pop(0)\nif x.sum() > 0 and len(v) < 2:\n    v.append(4)\nself.q.append(v)\nreturn x, sum(v)", "self.q = [[1], [2]]"
+    ),
     "replaced on one path, changed on the other": """
 def net(x):
     items = [0, x]

@@ -506,9 +506,8 @@ class ModelState(LivesOn):
             if may_be_unset(now) and now.obj is not initial.obj:
                 self._poisoned[path] = replace(self._poisoned[path], unset=True)
             return
-        if isinstance(now.obj, Poison):
-            if not isinstance(object.__getattribute__(now.obj, "_decision"), NoDecision):
-                self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
+        if isinstance(now.obj, Poison):  # one of the entry's too: it has come here from another place
+            self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=may_be_unset(now))
             return
         if isinstance(initial, Memory) and isinstance(now, Memory):
             if isinstance(now.obj, Stale):
