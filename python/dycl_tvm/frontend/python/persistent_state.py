@@ -260,7 +260,7 @@ class ModelState(LivesOn):
             if isinstance(c, TensorLeaf):
                 value.storage_.shared = storage_of(c.obj).shared
             return value
-        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned, *self._copied)):
+        if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned, *self._copied, *self._variants)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._guarded:
                 for x in (copy, c.obj, *self._replaced.get(path, {}).values()):
