@@ -127,6 +127,16 @@ def test_a_quantised_network_is_its_graph_of_integers_and_finishes_sums_where_th
     assert sum(families.values()) <= 11, families
 
 
+@pytest.mark.parametrize("arch", ["sm_53", "sm_87"])
+def test_sums_of_groups_are_finished_by_the_thread_that_has_them(arch: str, gpu: Driver, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 32, 5, 4)
+    network = dycl_tvm.quantize(nn.Conv2d(32, 32, 3, 1, 2, dilation=2, groups=2).eval(), [(x,)])
+    art = dycl_tvm.build(network, target=f"cuda -arch={arch}", host="llvm")
+    gpu.configure(int(arch[3:]), DRIVERS[arch])
+    torch.testing.assert_close(gpu.load(art, tmp_path)(x), network.graph().interpret()(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("arch", ["sm_72", "sm_87"])
 def test_the_code_has_the_instructions_and_sums_in_registers(arch: str) -> None:
     network, _ = quantised_blocks()

@@ -38,6 +38,27 @@ def _dlight(rule: Any) -> Callable[[Any, Any], Any]:
     return apply
 
 
+class _Reduction(dlight.gpu.Reduction):  # type: ignore[misc]  # TVM has no types
+    """DLight's rule, without what it gets wrong.
+
+    Where an index is divided in what is read, as the channel is in a convolution of groups, a thread stores several neighbouring results
+    in memory of its own; what follows the sum is spread over the threads in another way and reads results of other threads there.
+    """
+
+    def _sch_inner_reduction(self, sch: Any, target: Any, block: Any, unrolled: Any, epilogue: Any, *rest: Any) -> None:
+        _refuse_finishes_of_others(unrolled, epilogue)
+        super()._sch_inner_reduction(sch, target, block, unrolled, epilogue, *rest)
+
+    def _sch_inner_spatial(self, sch: Any, target: Any, block: Any, extent: Any, unrolled: Any, epilogue: Any, *rest: Any) -> None:
+        _refuse_finishes_of_others(unrolled, epilogue)
+        super()._sch_inner_spatial(sch, target, block, extent, unrolled, epilogue, *rest)
+
+
+def _refuse_finishes_of_others(unrolled: Any, epilogue: Any) -> None:
+    if unrolled is not None and epilogue is not None:
+        raise ValueError("results of a thread would be finished by others")
+
+
 #: Rules in the order in which they are asked. The last one takes everything that has no threads of its own.
 _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("int8", int8),
@@ -50,7 +71,7 @@ _RULES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("small_reduction", small_reduction),
     ("matmul", _dlight(dlight.gpu.Matmul())),
     ("dlight_gemv", _dlight(dlight.gpu.GEMV())),
-    ("reduction", _dlight(dlight.gpu.Reduction())),
+    ("reduction", _dlight(_Reduction())),
     ("general_reduction", _dlight(dlight.gpu.GeneralReduction())),
     ("transpose", _dlight(dlight.gpu.Transpose())),
     ("fallback", _dlight(dlight.gpu.Fallback())),
