@@ -80,6 +80,35 @@ _TWO_NAMES = "that two variables share on one path only is changed: an earlier c
 _WHICH = "that an earlier call has kept is another of the model's is not known"
 _ALIAS = "self.h = [0, 1]\nself.k = self.h"
 REFUSED = {
+    "one of two names goes to a third place": (
+        kept(
+            "if x.sum() > 0:\n    self.m[0] += 1\nself.m = self.k\nself.k = self.u\nreturn x, self.u[0]",
+            "self.k = [5]\nself.m = [5]\nself.u = [1]",
+        ),
+        _TWO_NAMES,
+    ),
+    "memory with two names goes to a third place": (
+        kept(
+            "if x.sum() > 0:\n    self.m.add_(1)\nself.m = self.k\nself.k = self.u\nreturn self.u",
+            "self.k = torch.zeros(3)\nself.m = torch.zeros(3)\nself.u = torch.ones(3)",
+        ),
+        "what one call leaves behind is read by the next",
+    ),
+    "an input that was kept goes to a third place": (
+        kept(
+            "if x.sum() > 0:\n    self.m.add_(1)\nself.m = self.k\nself.k = x\nreturn x * 2",
+            "self.k = torch.zeros(2, 3)\nself.m = torch.zeros(2, 3)",
+        ),
+        "may be an input of an earlier call",
+    ),
+    "nested deeper in every call": (
+        kept(
+            "if x.sum() > 0:\n    self.h = (self.h, 1)\nself.a = self.h\nn, v = 0, self.a\nwhile isinstance(v, (list, tuple)):\n"
+            "    n, v = n + 1, v[0]\nreturn x * n",
+            "self.h = [1]\nself.a = True",
+        ),
+        "the state that one call leaves for the next was not complete after 32 rounds",
+    ),
     "one of two names is replaced": (
         kept("self.h[0] += 1\nif x.sum() > 0:\n    self.h = [3, 4]\nreturn x, self.h[0], self.k[0]", _ALIAS),
         _TWO_NAMES,

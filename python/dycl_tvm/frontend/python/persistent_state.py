@@ -9,7 +9,7 @@ the value that the model happened to have when it was built.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +20,9 @@ from dycl_tvm.errors import StateError, UnsupportedError
 from dycl_tvm.frontend.python.holders import Holders
 from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
-from dycl_tvm.frontend.python.made_objects import opened, refuse_two_names
+from dycl_tvm.frontend.python.made_objects import opened
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
+from dycl_tvm.frontend.python.state_sharing import Sharing
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place
@@ -35,7 +36,6 @@ from dycl_tvm.frontend.trace.join.captured import (
     PlaceState,
     TensorLeaf,
     capture_place,
-    is_container,
     rebuild,
     same_number,
     same_plain,
@@ -47,7 +47,7 @@ from dycl_tvm.frontend.trace.session import Session, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.constants import constants
 from dycl_tvm.frontend.trace.values.grown import same_kind
-from dycl_tvm.frontend.trace.values.identity import Identities, Identity, identity_of, mark_outside, the_role_of
+from dycl_tvm.frontend.trace.values.identity import identity_of, mark_outside, the_role_of
 from dycl_tvm.frontend.trace.values.roles import UNKNOWN
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
@@ -122,17 +122,11 @@ class ModelState(LivesOn):
         #: The containers that a path leaves with other items than variables can keep, and their types.
         self._growing: dict[str, str] = {}
         self._entry: dict[Path, Operand] = {}
-        #: Leaves that one call may leave as one object, or in one memory, and that are copies at the entry of the next.
-        self._shared: set[Path] = set()
-        #: Where calls leave another container than there was, and which of the model's own they leave there.
-        self._replaced: dict[Path, dict[int, Any]] = {}
+        self._sharing = Sharing(self._holders, self.lives_on)
         self._session: Session | None = None
         self._copied, self._guarded = set[Path](), set[Path]()
         self._other_roles = set[Path]()  # where calls leave a parameter for a tensor that is none, or the other way round
-        #: Leaves that a call may leave as one of its inputs.
-        self._kept_inputs: set[Path] = set()
         self._made: dict[Path, Storage] = {}
-        self._links: set[tuple[Path, Any]] = set()
         self._decision = NoDecision()
 
     def close(self) -> None:
@@ -187,10 +181,9 @@ class ModelState(LivesOn):
     @property
     def size(self) -> tuple[int, ...]:
         """Differs with everything found. It is no sum: what is known of one thing is forgotten where another is found."""
-        found: tuple[Any, ...] = (self._places, self._leaves, self._poisoned, self._shared, self._links, self._kept_inputs, self._replaced)
-        found = (*found, self._other_roles)
         return (
-            *map(len, found),
+            *(len(self._places), len(self._leaves), len(self._poisoned), len(self._other_roles)),
+            *self._sharing.size,
             count_unset(self._poisoned),
             self._kinds.found,
             self._lengths.found,
@@ -208,13 +201,14 @@ class ModelState(LivesOn):
         """Give the places of the state what they hold at entry."""
         self._entry = dict(zip(self._leaves, params))
         if self._session is not current():  # all runs of one session begin alike
-            self._session, self._copied, self._guarded = current(), set(self._replaced), set(self._shared)
+            self._session, self._copied, self._guarded = current(), set(self._sharing.replaced), set(self._sharing.shared)
             self._kinds.begin()
         for space, owner in self._spaces:
             current().heap.is_namespace(space, owner)
         self._lengths.begin_run()
         self._known_flags.clear()
         made = self._made = {}
+        self._sharing.found = {}
         assert self._contents.keys() <= self._places.keys(), "contents of a place that is not written"
         if _KINDS in self._entry:
             self._kinds.enter(self._entry[_KINDS], self._asked)
@@ -227,14 +221,14 @@ class ModelState(LivesOn):
             items = [self._at_entry((*_contents(key, kind), i), c, made) for i, c in enumerate(state.items)]
             current().journal.touch(place)
             place.write(filled(place, state.raw, items))
-        for path, twin in self._links:
+        for path, twin in self._sharing.links:
             other = made.get(twin) if isinstance(twin, tuple) else constants().storage(twin)
             if path in made and other is not None:
                 may_be_one(made[path], other, self._decision)
 
     def meet(self, inputs: list[torch.Tensor]) -> None:
         """Note that what a call has kept of its inputs may be an input of the next."""
-        for path in self._kept_inputs & self._made.keys():
+        for path in self._sharing.kept_inputs & self._made.keys():
             for t in inputs:
                 may_be_one(self._made[path], storage_of(t), KeptInput(self._leaves[path].name))
 
@@ -263,9 +257,10 @@ class ModelState(LivesOn):
         if isinstance(c, Items) and any(p[: len(path)] == path for p in (*self._entry, *self._poisoned, *self._copied, *self._variants)):
             copy = rebuild(c, [self._at_entry((*path, i), item, made) for i, item in enumerate(c.items)])
             if path in self._guarded:
-                for x in (copy, c.obj, *self._replaced.get(path, {}).values()):
+                for x in (copy, c.obj, *self._sharing.replaced.get(path, {}).values()):
                     current().heap.guarded[id(x)] = TwoNames()
                 mark_outside(copy, "state")
+                self._sharing.found[identity_of(copy)] = path
             return copy
         return c.obj
 
@@ -308,7 +303,7 @@ class ModelState(LivesOn):
         self._variants[path] = Variants(first, self.lives_on)
         self._asked = self._asked or current().origin()
         if isinstance(first, TensorLeaf):
-            self._links.add(((*path, 0), first.obj))
+            self._sharing.links.add(((*path, 0), first.obj))
         if not isinstance(first, TensorLeaf) or current().limits.length is None:  # else others may be of one kind with it
             self._add_kinds(path)
         self._keep_variables(path)
@@ -346,7 +341,7 @@ class ModelState(LivesOn):
         """Give variables to what was not there before the first call; containers in it are made anew in each."""
         if isinstance(c, Items):
             if not isinstance(c.obj, tuple):
-                self._replaced.setdefault(path, {})
+                self._sharing.replaced.setdefault(path, {})
             for i, item in enumerate(c.items):
                 self._keep_blank((*path, i), item, name.item(label_of(c, i)))
         elif isinstance(c, TensorLeaf):
@@ -407,7 +402,8 @@ class ModelState(LivesOn):
         if self._count_kinds() != known_kinds:
             raise Again
         self.finalizers.check()
-        self._note_sharing(left, [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)])
+        changed = [(p, first[key]) for key, p in changes.items() if self.lives_on(p.owner)]
+        self._sharing.note(left, changed, self._made, self._first)
         for where, operand in self._lengths.leave(self._left_lengths).items():
             found[where if isinstance(where, tuple) else (_LENGTH, where)] = operand
         return [found.get(path, self._entry.get(path, leaf.initial)) for path, leaf in self._leaves.items()]
@@ -531,7 +527,7 @@ class ModelState(LivesOn):
             elif initial.obj is not now.obj:
                 constant = constants().of(initial.obj)
                 self._leaves[path] = _Leaf(name.plain, constant.type, constant)
-                self._links.add((path, initial.obj))
+                self._sharing.links.add((path, initial.obj))
         elif (
             isinstance(initial, NumberLeaf) and isinstance(now, NumberLeaf) and scalars._kind(initial.operand) == scalars._kind(now.operand)
         ):
@@ -544,53 +540,12 @@ class ModelState(LivesOn):
             if isinstance(now.obj, tuple) or initial.obj is not now.obj:
                 left[path] = now
                 if not isinstance(now.obj, tuple):
-                    self._replaced.setdefault(path, {})
+                    self._sharing.replaced.setdefault(path, {})
                 for i, (a, b) in enumerate(zip(initial.items, now.items)):
                     self._compare((*path, i), a, b, name.item(label_of(initial, i)), found, left)
         elif initial.obj is not now.obj and not same_plain([initial.obj, now.obj]):
             self._poisoned[path] = self._differing.add(name, sides_of([initial, now]), unset=initial.obj is MISSING or now.obj is MISSING)
             self._sorts[path] = (sort_of(initial), sort_of(now))
-
-    def _note_sharing(self, left: dict[Path, Captured], changed: list[tuple[Place, Any]]) -> None:
-        """Note which leaves are one object, or lie in one memory, at the end of a path: they are copies at the next entry."""
-        if any(isinstance(c, Items) for c in left.values()):
-            self._note_containers({path: c for path, c in left.items() if isinstance(c, Items)}, changed)
-        homes: dict[Identity, Path] = {}
-        for path, c in left.items():
-            if isinstance(c, TensorLeaf):
-                for memory in identity_of(storage_of(c.obj)).all_parts():  # of a joined tensor: all that it may lie in
-                    if memory.outside == "input":
-                        self._kept_inputs.add(path)
-                    if homes.setdefault(memory, path) != path:
-                        self._links.add((homes[memory], path))
-                    real = constants().real_at(memory)
-                    if real is not None:
-                        self._links.add((path, real))
-
-    def _is_in_new(self, path: Path, left: dict[Path, Items]) -> bool:
-        """Whether what stands at a path is in a container that is none of the model's: all it holds is not counted elsewhere."""
-        around = left.get(path[:-1])
-        if around is None:
-            return False
-        return self._is_in_new(path[:-1], left) if isinstance(around.obj, tuple) else not self.lives_on(around.obj)
-
-    def _note_containers(self, left: dict[Path, Items], changed: list[tuple[Place, Any]]) -> None:
-        """Note which of the containers that a path leaves behind another name has too, or had before the first call."""
-        first, now = self._holders.count(changed)
-        now.update(id(c.obj) for path, c in left.items() if self._is_in_new(path, left))
-        parts = Counter(part for c in left.values() for part in identity_of(c.obj).all_parts())
-        held = {identity for x, identity in list(current().get(Identities).known.values()) if now[id(x)]}
-        for path, c in left.items():
-            mine = identity_of(c.obj)
-            if any(parts[part] > 1 or part in held for part in mine.all_parts() - {mine}):
-                mine.settle("whether another name has it")
-            initial = self._first[path][1].obj
-            if now[id(c.obj)] > 1 or first[id(initial)] > 1 or path[:-1] in self._shared:
-                self._shared.add(path)
-                if not is_container(c.obj):
-                    refuse_two_names(c.obj, self._first[path][0])
-            if path in self._replaced and self.lives_on(c.obj):
-                self._replaced[path][id(c.obj)] = c.obj
 
 
 def _contents(key: Any, kind: int) -> Path:

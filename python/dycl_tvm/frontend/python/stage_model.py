@@ -205,9 +205,10 @@ def _stage(
                 break
         else:
             raise StagingLimitError(
-                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects",
+                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects, or what "
+                "the model keeps in one more combination of kinds",
                 None,
-                "make functions, classes and objects that keep state once, outside of the forward",
+                "make functions, classes and objects that keep state once, outside of the forward, and nest nothing deeper in every call",
             )
     left_out = [*state.left_out, *program.left_out]
     graph = HCFG(name, inputs.structure, inputs.names, [entry], variables, inputs.pairs(session.get(Apart)), left_out, inputs.sizes)
