@@ -205,8 +205,8 @@ def _stage(
                 break
         else:
             raise StagingLimitError(
-                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects, or what "
-                "the model keeps in one more combination of kinds",
+                f"the state that one call leaves for the next was not complete after {MAX_ROUNDS} rounds: each finds new objects, or "
+                "more combinations of kinds in what the model keeps",
                 None,
                 "make functions, classes and objects that keep state once, outside of the forward, and nest nothing deeper in every call",
             )
