@@ -192,7 +192,7 @@ def test_the_tracker(program: Path, net: Deployed, tmp_path: Path, capsys: pytes
         command = [program, "--port", 0, "--work", tmp_path, "--key", "board", "--tracker", track.address, "--sessions", 2]
         with running(command, tmp_path) as found:
             for _ in range(2):
-                module = RemoteModule(connect(tracker=track.address, key="board"), net.library, net.params)
+                module = RemoteModule(soon(lambda: connect(tracker=track.address, key="board")), net.library, net.params)
                 _agrees(net, module, 1)
                 del module
             command = ["deploy", str(net.library), str(net.params), "-n", "2", "--repeat", "1", "--tracker", track.address]
