@@ -191,6 +191,7 @@ FRONTEND_LAYERS = (
         "python.holders",
         "python.lives_on",
         "python.made_objects",
+        "python.state_sharing",
         "python.persistent_state",
         "python.no_trace",
         "python.program",
