@@ -6,53 +6,25 @@ The tile's results go through shared memory to what follows the product (bias, a
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cuda.cost import Mma, adding_up, mma_cycles
-from dycl_tvm.backends.tir_cuda.device import Gpu, gpu_of
+from dycl_tvm.backends.tir_cuda.cost import Mma, mma_cycles
+from dycl_tvm.backends.tir_cuda.device import gpu_of
 from dycl_tvm.backends.tir_cuda.matrices import read_product, whole
-from dycl_tvm.backends.tir_cuda.tiled_kernel import TERMS, Copy, TiledKernel
+from dycl_tvm.backends.tir_cuda.tiled_kernel import TERMS, Copy, Tile, TiledKernel, cheapest, is_worth_tiles
 
-#: A side of what one instruction multiplies; it takes as many terms.
-_SIDE = 16
-#: Elements that a row of a tile is longer in shared memory: so neighbouring rows begin in different banks, aligned as the loads want it.
+#: Elements that a line of a tile is longer in shared memory, aligned as the loads want it.
 _SKEW = 8
-#: Fewer rows, columns or terms leave most of an instruction idle.
-_LEAST = 8
-_MOST_PARTS = 16
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Warps of a block over rows and columns, the 16x16 results of a warp, and among how many blocks the terms are split."""
+class _Tile(Tile):
+    """Warps, and the 16x16 results of each."""
 
-    row_warps: int
-    column_warps: int
-    row_results: int
-    column_results: int
-    parts: int = 1
-
-    @property
-    def rows(self) -> int:
-        """Rows of a block."""
-        return _SIDE * self.row_warps * self.row_results
-
-    @property
-    def columns(self) -> int:
-        """Columns of a block."""
-        return _SIDE * self.column_warps * self.column_results
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.row_warps * self.column_warps
+    UNIT, LANES = (16, 16), 32
 
     @property
     def shared_bytes(self) -> int:
@@ -60,25 +32,13 @@ class Tile:
         return 2 * (self.rows + self.columns + 2 * _SKEW) * (TERMS + _SKEW) + 4 * self.rows * self.columns
 
 
-#: (row warps, column warps, results of a warp in rows and columns)
-_TILES = (
-    (4, 1, 1, 1), (1, 4, 1, 1), (2, 2, 1, 1), (2, 2, 1, 2), (2, 2, 2, 1), (2, 2, 2, 2), (4, 2, 1, 2), (2, 4, 2, 1), (4, 2, 2, 2),
-    (2, 4, 2, 2),
+_TILES = tuple(
+    _Tile(*sizes)
+    for sizes in (
+        (4, 1, 1, 1), (1, 4, 1, 1), (2, 2, 1, 1), (2, 2, 1, 2), (2, 2, 2, 1), (2, 2, 2, 2), (4, 2, 1, 2), (2, 4, 2, 1), (4, 2, 2, 2),
+        (2, 4, 2, 2),
+    )
 )  # fmt: skip
-
-
-def choose(batch: int, rows: int, columns: int, terms: int, gpu: Gpu) -> Tile:
-    """Return the tile of the lowest estimated cost; of equal ones the first."""
-
-    def cost(tile: Tile) -> float:
-        blocks = tile.parts * batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-        steps = math.ceil(math.ceil(terms / TERMS) / tile.parts)
-        work = Mma(blocks, tile.threads, steps, TERMS * (tile.rows + tile.columns), tile.rows * tile.columns * TERMS, tile.shared_bytes)
-        return mma_cycles(work, gpu, gpu.tensor_macs) + adding_up(tile.parts, batch * rows * columns, gpu)
-
-    parts = [p for p in (1, 2, 4, 8, _MOST_PARTS) if p == 1 or p * 2 * TERMS <= terms]
-    found = [Tile(*sizes, parts=p) for sizes, p in itertools.product(_TILES, parts)]
-    return min((t for t in found if t.shared_bytes <= gpu.shared_bytes), key=cost)
 
 
 def tensor_cores(fn: Any, target: tvm.target.Target, half: bool) -> Any:
@@ -99,10 +59,15 @@ def tensor_cores(fn: Any, target: tvm.target.Target, half: bool) -> Any:
     """
     gpu = gpu_of(target)
     product = read_product(fn, "float32", lambda factor: _half(factor, half)) if gpu.tensor_macs else None
-    if product is None or min(product.rows.size, product.columns.size, product.terms.size) < _LEAST:
+    if product is None or not is_worth_tiles(product):
         return None
-    tile = choose(product.batch.size, product.rows.size, product.columns.size, product.terms.size, gpu)
-    return _Kernel(product, tile, gpu).function(fn)
+
+    def cycles(tile: _Tile, blocks: int, steps: int) -> float:
+        work = Mma(blocks, tile.threads, steps, TERMS * (tile.rows + tile.columns), tile.rows * tile.columns * TERMS, tile.shared_bytes)
+        return mma_cycles(work, gpu, gpu.tensor_macs)
+
+    tiles = (tile for tile in _TILES if tile.shared_bytes <= gpu.shared_bytes)
+    return _Kernel(product, cheapest(product, tiles, gpu, cycles), gpu).function(fn)
 
 
 def _half(factor: Any, round_it: bool) -> Any:
@@ -115,41 +80,24 @@ def _half(factor: Any, round_it: bool) -> Any:
 
 
 class _Copy(Copy):
-    """A line has the terms of a row or column where these are neighbours in memory, else the rows or columns of a term."""
+    SKEW, DTYPE = _SKEW, "float16"
 
-    def _memory(self) -> tuple[Any, Any, int]:
-        lines, stride = (self.extent, TERMS + _SKEW) if self.factor.terms_last else (TERMS, self.extent + _SKEW)
-        # one dimension: TVM would leave out columns that are never written
-        shared = T.alloc_buffer((lines * stride,), "float16", scope="shared")
-        return shared, T.alloc_buffer((self.extent * TERMS // self.threads,), "float16", scope="local"), stride
-
-    def place(self, own: Any, unit: Any) -> Any:
-        line, column = (own, unit) if self.factor.terms_last else (unit, own)
-        return line * whole(self.stride) + column
+    def _own_lines(self, tile: Tile) -> bool:
+        return self.factor.terms_last  # neighbours in memory stay neighbours
 
     def _unit(self, own: Any, term: Any) -> Any:
         return tirx.if_then_else(self.inside(own, term), self.element(own, term), tirx.FloatImm("float16", 0.0))
 
-    def address(self, own: Any) -> Any:
-        """Return where the part of a warp begins that has this row or column as its first."""
-        return T.address_of(self.shared[self.place(own, whole(0))])
-
 
 class _Kernel(TiledKernel):
-    SUMS = "float32"
-    tile: Tile
+    SUMS, COPY = "float32", _Copy
 
     def _tile(self, column: Any, row: Any, batch: Any, part: Any, thread: Any, partial: Any) -> None:
         p, tile = self.p, self.tile
-        left = _Copy(p, p.left, p.rows, tile.rows, tile.threads, thread, batch, row)
-        right = _Copy(p, p.right, p.columns, tile.columns, tile.threads, thread, batch, column)
-        sums = T.alloc_buffer((tile.row_results * tile.column_results * 8,), "float32", scope="local")
+        left, right = self._copies(column, row, batch, thread)
+        sums = self._sums(8 * tile.results)
         results = T.alloc_buffer((tile.rows * tile.columns,), "float32", scope="shared")
-        with T.unroll(0, tile.row_results * tile.column_results * 8) as k:
-            T.buffer_store(sums, self._zero(), [k])
-        warp = tirx.floordiv(thread, whole(32))
-        i0 = tirx.floordiv(warp, whole(tile.column_warps)) * whole(_SIDE * tile.row_results)
-        j0 = tirx.floormod(warp, whole(tile.column_warps)) * whole(_SIDE * tile.column_results)
+        i0, j0 = tile.first(thread)
 
         def multiply() -> None:
             shape = f"{tile.row_results}, {tile.column_results}, {TERMS}, {int(p.left.terms_last)}, {int(p.right.terms_last)}"

@@ -8,9 +8,11 @@ multiple of anything. Few tiles of many terms are split among blocks, and a seco
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -18,67 +20,124 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.reading.stages import replace_loads, substitute
 from dycl_tvm.backends.tir_cuda.blocks import threads_for
+from dycl_tvm.backends.tir_cuda.cost import adding_up
 from dycl_tvm.backends.tir_cuda.device import Gpu
 from dycl_tvm.backends.tir_cuda.matrices import Axes, Factor, Product, places_of, whole
 
 #: Terms of a step.
 TERMS = 32
+#: With fewer rows, columns or terms most of a tile is idle.
+_LEAST = 8
+#: Among how many blocks the terms may be split.
+_PARTS = (1, 2, 4, 8, 16)
 
 
-class Tile(Protocol):
-    """How the work is cut."""
+@dataclass(frozen=True)
+class Tile:
+    """How the work is cut: groups of threads over rows and columns, the results of each, and among how many blocks the terms are split.
+
+    Attributes
+    ----------
+    UNIT : tuple of int
+        Rows and columns of a result: what a group computes at once.
+    LANES : int
+        Threads of a group.
+    """
+
+    UNIT: ClassVar[tuple[int, int]]
+    LANES: ClassVar[int]
+
+    row_groups: int
+    column_groups: int
+    row_results: int
+    column_results: int
+    parts: int = 1
 
     @property
     def rows(self) -> int:
         """Rows of a block."""
+        return self.UNIT[0] * self.row_groups * self.row_results
 
     @property
     def columns(self) -> int:
         """Columns of a block."""
+        return self.UNIT[1] * self.column_groups * self.column_results
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
+        return self.LANES * self.row_groups * self.column_groups
 
     @property
-    def parts(self) -> int:
-        """Among how many blocks the terms are split."""
+    def results(self) -> int:
+        """Results of a group."""
+        return self.row_results * self.column_results
+
+    def first(self, thread: Any) -> tuple[Any, Any]:
+        """Return the first row and column of a thread's group, whose results lie side by side."""
+        group = tirx.floordiv(thread, whole(self.LANES))
+        row, column = tirx.floordiv(group, whole(self.column_groups)), tirx.floormod(group, whole(self.column_groups))
+        return row * whole(self.UNIT[0] * self.row_results), column * whole(self.UNIT[1] * self.column_results)
+
+
+_T = TypeVar("_T", bound=Tile)
 
 
 class Copy(ABC):
     """A tile of a factor on its way from memory through registers to shared memory, in units of ``PER`` terms.
 
+    Lines of shared memory have the units of a row or column if ``own_lines``, else the rows or columns of a unit.
+
+    Attributes
+    ----------
+    PER, SKEW : int
+        Terms of a unit, and units that a line is longer: so what is read or written at once lies in different banks.
+    DTYPE : str
+        The type of a unit.
+
     Parameters
     ----------
     p : Product
+    tile : Tile
     factor : Factor
     own : Axes
         The rows, or the columns: those of the factor.
-    extent, threads : int
-        How many of them a tile has, and the threads that copy it.
+    extent : int
+        How many of them a tile has.
     thread, batch, first : PrimExpr
         The number of the thread, the place in the batch, the first row or column of the tile.
     """
 
     PER = 1
+    SKEW: int
+    DTYPE: str
 
-    def __init__(self, p: Product, factor: Factor, own: Axes, extent: int, threads: int, thread: Any, batch: Any, first: Any) -> None:
+    def __init__(self, p: Product, tile: Tile, factor: Factor, own: Axes, extent: int, thread: Any, batch: Any, first: Any) -> None:
         self.p, self.factor, self.own, self.batch, self.first = p, factor, own, batch, first
-        self.extent, self.threads, self.thread = extent, threads, thread
-        self.units = TERMS // self.PER
-        self.shared, self.registers, self.stride = self._memory()
+        self.extent, self.threads, self.thread = extent, tile.threads, thread
+        self.units, self.own_lines = TERMS // self.PER, self._own_lines(tile)
+        lines, width = (extent, self.units) if self.own_lines else (self.units, extent)
+        self.stride = width + self.SKEW
+        # one dimension: TVM would leave out columns that are never written
+        self.shared = T.alloc_buffer((lines * self.stride,), self.DTYPE, scope="shared")
+        self.registers = T.alloc_buffer((extent * self.units // self.threads,), self.DTYPE, scope="local")
 
     @abstractmethod
-    def _memory(self) -> tuple[Any, Any, int]:
-        """Return shared memory, registers, and how far the lines lie apart."""
-
-    @abstractmethod
-    def place(self, own: Any, unit: Any) -> Any:
-        """Return the place of a unit in shared memory."""
+    def _own_lines(self, tile: Tile) -> bool:
+        """Whether a line has the units of a row or column."""
 
     @abstractmethod
     def _unit(self, own: Any, term: Any) -> Any:
         """Return the unit that begins with a term; beyond the edges it is zero."""
+
+    def _place(self, own: Any, unit: Any) -> Any:
+        """Return the place of a unit in shared memory."""
+        line, column = (own, unit) if self.own_lines else (unit, own)
+        return line * whole(self.stride) + column
+
+    def address(self, own: Any) -> Any:
+        """Return where a row or column begins."""
+        return T.address_of(self.shared[self._place(own, whole(0))])
 
     def _each(self, body: Callable[[Any, Any, Any], None]) -> None:
         """Emit ``body(register, own, unit)`` for each unit that this thread copies: neighbours in memory by neighbouring threads."""
@@ -101,7 +160,7 @@ class Copy(ABC):
 
     def put(self) -> None:
         """Store the units of a step to shared memory."""
-        self._each(lambda k, own, unit: T.buffer_store(self.shared, self.registers[k], [self.place(own, unit)]))
+        self._each(lambda k, own, unit: T.buffer_store(self.shared, self.registers[k], [self._place(own, unit)]))
 
     def element(self, own: Any, term: Any, further: int = 0) -> Any:
         """Return the factor at a row or column and a term, or at one so much further along the last axis of the terms."""
@@ -122,9 +181,12 @@ class TiledKernel(ABC):
     ----------
     SUMS : str
         The type in which is added up.
+    COPY : type of Copy
+        What copies a factor.
     """
 
     SUMS: str
+    COPY: type[Copy]
 
     def __init__(self, product: Product, tile: Tile, gpu: Gpu) -> None:
         self.p, self.tile, self.gpu = product, tile, gpu
@@ -154,6 +216,19 @@ class TiledKernel(ABC):
     @abstractmethod
     def _tile(self, column: Any, row: Any, batch: Any, part: Any, thread: Any, partial: Any) -> None:
         """Emit what a block does for the tile that begins at a row and a column."""
+
+    def _copies(self, column: Any, row: Any, batch: Any, thread: Any) -> tuple[Any, Any]:
+        """Emit the memory of both factors of the tile that begins at a row and a column; return what copies them."""
+        p, tile = self.p, self.tile
+        left = self.COPY(p, tile, p.left, p.rows, tile.rows, thread, batch, row)
+        return left, self.COPY(p, tile, p.right, p.columns, tile.columns, thread, batch, column)
+
+    def _sums(self, count: int) -> Any:
+        """Emit the sums of a thread, which begin at zero."""
+        sums = T.alloc_buffer((count,), self.SUMS, scope="local")
+        with T.unroll(0, count) as k:
+            T.buffer_store(sums, self._zero(), [k])
+        return sums
 
     def _steps(self, part: Any, left: Copy, right: Copy, compute: Callable[[], None]) -> None:
         """Emit the way through the terms: copies of both factors, and ``compute()`` on each step."""
@@ -214,6 +289,34 @@ class TiledKernel(ABC):
         at = [whole(0) if k is None else where[k] for k in places]
         put = replace_loads(finish.value, lambda load: value if load.source.same_as(total.out) else load)
         T.buffer_store(finish.out, substitute(put, finish.axes, at), at)
+
+
+def is_worth_tiles(product: Product) -> bool:
+    """Whether a product fills tiles at all."""
+    return min(product.rows.size, product.columns.size, product.terms.size) >= _LEAST
+
+
+def cheapest(product: Product, tiles: Iterable[_T], gpu: Gpu, cycles: Callable[[_T, int, int], float]) -> _T:
+    """Return the tile of the lowest estimated cost, of equal ones the first.
+
+    Parameters
+    ----------
+    product : Product
+    tiles : iterable of Tile
+        Without a split of the terms.
+    gpu : Gpu
+    cycles : callable
+        Of a tile, how many blocks there are and how many steps each takes.
+    """
+    batch, rows, columns, terms = (axes.size for axes in (product.batch, product.rows, product.columns, product.terms))
+
+    def cost(tile: _T) -> float:
+        blocks = tile.parts * batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+        steps = math.ceil(math.ceil(terms / TERMS) / tile.parts)
+        return cycles(tile, blocks, steps) + adding_up(tile.parts, batch * rows * columns, gpu)
+
+    parts = [p for p in _PARTS if p == 1 or p * 2 * TERMS <= terms]
+    return min((replace(tile, parts=p) for tile in tiles for p in parts), key=cost)
 
 
 def inside(*bounds: tuple[Any, int, int]) -> Any:
