@@ -28,6 +28,9 @@ from real_size.branching import NETWORKS
 from real_size.contenders import Run, compare, eager, fed_onnxruntime, fed_openvino, peak_megabytes, ready, row, serve
 from real_size.tables import Table
 
+#: Operators of straight networks that are written as ONNX: PyTorch's exporter takes more than minutes for 13,000.
+_MOST_OPERATORS = 5000
+
 
 def _prepare(name: str, folder: Path, drawn: int) -> list[int]:
     """Write a network, inputs with what eager returns, and the straight networks of their paths; return how often each was taken."""
@@ -42,15 +45,24 @@ def _prepare(name: str, folder: Path, drawn: int) -> list[int]:
     paths = [static_path(graph, x) for x in inputs]
     often = Counter(p.key for p in paths)
     first = {p.key: k for k, p in reversed(list(enumerate(paths)))}
-    ranked = sorted(first.values(), key=lambda k: sum(len(call.callee.ops) for call in paths[k].graph.entry.steps))
+    ranked = sorted(first.values(), key=lambda k: _operators(paths[k]))
     taken = sorted({0, len(ranked) // 2, len(ranked) - 1})
     for n, k in enumerate(ranked[t] for t in taken):
         (folder / str(n)).mkdir()
-        write_onnx(paths[k], folder / str(n) / "model.onnx")
+        operators = _operators(paths[k])
+        if operators <= _MOST_OPERATORS:
+            write_onnx(paths[k], folder / str(n) / "model.onnx")
+        else:
+            (folder / str(n) / "model.txt").write_text(f"not written: its straight network has {operators} operators")
         with torch.inference_mode():
             held = ([x.numpy() for x in inputs[k]], model(*inputs[k]), paths[k].structure, paths[k].leaves)
         (folder / str(n) / "data.pickle").write_bytes(pickle.dumps(held))
     return [often[paths[ranked[t]].key] for t in taken]
+
+
+def _operators(path: Any) -> int:
+    """Return how many operators a straight network has."""
+    return sum(len(call.callee.ops) for call in path.graph.entry.steps)
 
 
 def _build(folder: Path) -> tuple[float, float]:
@@ -85,19 +97,24 @@ def _whole(folder: Path, threads: int) -> Run:
 
     from dycl_tvm.onnx_export import OnnxModel
 
-    if (folder.parent / "whole.txt").exists():
-        raise RuntimeError((folder.parent / "whole.txt").read_text())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    return OnnxModel(folder.parent / "whole.onnx", options)
+    return OnnxModel(_written(folder.parent / "whole.onnx"), options)
+
+
+def _written(model: Path) -> Path:
+    """Return an ONNX model that was written; raise the reason if it was not."""
+    if (why := model.with_suffix(".txt")).exists():
+        raise RuntimeError(why.read_text())
+    return model
 
 
 #: Of (folder of the path, threads): what makes a function that runs an input.
 CONTENDERS: dict[str, Callable[[Path, int], Run]] = {
     "ours": _ours,
     "pytorch": _pytorch,
-    "onnxruntime": lambda folder, threads: fed_onnxruntime(folder / "model.onnx", threads),
-    "openvino": lambda folder, threads: fed_openvino(folder / "model.onnx", threads),
+    "onnxruntime": lambda folder, threads: fed_onnxruntime(_written(folder / "model.onnx"), threads),
+    "openvino": lambda folder, threads: fed_openvino(_written(folder / "model.onnx"), threads),
     "onnxruntime, whole": _whole,
 }
 

@@ -52,7 +52,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0, name="dycl.Lower")
     def lower(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
-        with flattening_kept():
+        with own_passes():
             return _each_body(stock(mod), _in_few_words)
 
     return lower, finish_host, finish_device
@@ -79,8 +79,8 @@ class _Replaced:
 
 
 @contextmanager
-def flattening_kept() -> Iterator[None]:
-    """Let TVM's pipeline flatten and compact buffers as this file does, in all threads."""
+def own_passes() -> Iterator[None]:
+    """Let TVM's pipeline flatten and compact buffers by the passes of this file, in all threads."""
     with _Replaced.lock:
         if _Replaced.users == 0:
             flatten, compact = _Replaced.stock = tirx.transform.FlattenBuffer, s_tir.transform.CompactBufferAllocation

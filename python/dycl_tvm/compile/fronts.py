@@ -122,6 +122,8 @@ class _Planner:
         self._inside: dict[str, dict[int, Fact]] = {}
         self._few: dict[tuple[str, int, int], int] = {}
         self._packing: dict[str, list[Call]] = {}
+        #: By list and tensor the call that packs it while the network is built.
+        self._packed: dict[tuple[str, int], Call] = {}
 
     def run(self) -> Fronts:
         self._find_facts()
@@ -130,6 +132,9 @@ class _Planner:
         known, every = constant_params(self.graph), set(self.table.functions)
         #: Calls that the build makes itself.
         self.built = {name: constant_calls(lst, known.get(name, set()), every) for name, lst in self.lists.items()}
+        for name, numbers in self.built.items():
+            calls = [self.lists[name].calls[k] for k in numbers]
+            self._packed.update({(name, made): call for call in calls for made in call.outputs})
         before: dict[int, Wanted | None] | None = None
         rounds = itertools.count()
         while self.wanted != before:  # ends: of what is widened each dimension changes once at most
@@ -391,15 +396,9 @@ class _Planner:
             inputs = (*inputs, self._few_weights(lst, call, maker.work))
         return replace(call, symbol=self.table.front(call.symbol, wanted, own), inputs=inputs, sizes=sizes)
 
-    def _plain_weights(self, lst: CallList, call: Call) -> int | None:
-        """Return the weights of a convolution that the build packs; None where a call packs them."""
-        made = next((k for k, c in enumerate(lst.calls) if call.inputs[1] in c.outputs), None)
-        return lst.calls[made].inputs[0] if made is not None and made in self.built[lst.name] else None
-
     def _few_weights(self, lst: CallList, call: Call, work: Conv2D) -> int:
         """Return the weights of a convolution as sums of a few places read them."""
-        plain = self._plain_weights(lst, call)
-        assert plain is not None
+        plain = self._packed[lst.name, call.inputs[1]].inputs[0]
         key = (lst.name, plain, work.y.block)
         if key not in self._few:
             number = self._few[key] = len(lst.types)
@@ -416,7 +415,7 @@ class _Planner:
         elif isinstance(maker, WinogradMaker):
             images, _, rows, columns, _ = map(outer, wanted)
             masks = self.masks[lst.name].get(call.outputs[0], {})
-            few = None if self._plain_weights(lst, call) is None else maker.few((images, rows, columns), self.bounds)
+            few = maker.few((images, rows, columns), self.bounds) if (lst.name, call.inputs[1]) in self._packed else None
             own = (images, rows, columns, *(masks.get(dim) for dim in AROUND), few)
         elif isinstance(maker, DirectMaker) and outer(wanted[3]) is not None:
             own = (outer(wanted[2]), outer(wanted[3]))

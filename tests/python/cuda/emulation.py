@@ -24,6 +24,10 @@ SOURCES = Path(__file__).resolve().parents[2] / "cpp" / "cuda"
 _KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))? (\w+)\([^;{]*\) \{')
 
 
+#: By architecture the version of a driver that is found with it.
+DRIVERS = {"sm_53": 10020, "sm_62": 10020, "sm_72": 11040, "sm_87": 12060, "sm_90": 12020}
+
+
 @dataclass(frozen=True)
 class Driver:
     """The emulated ``libcuda.so.1``, loaded into this process: whoever looks for the driver finds it.

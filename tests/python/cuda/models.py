@@ -3,8 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+
+
+class Several(nn.Module):
+    """Several functions of the same inputs and weights."""
+
+    def __init__(self, functions: list[Callable[..., Tensor]], weights: list[Tensor]) -> None:
+        super().__init__()
+        self.functions = functions
+        for k, w in enumerate(weights):
+            self.register_buffer(f"w{k}", w)
+
+    def forward(self, *x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(f(*x, *self.buffers()) for f in self.functions)
 
 
 class EarlyExit(nn.Module):

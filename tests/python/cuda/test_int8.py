@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulation import Driver
+from emulation import DRIVERS, Driver
+from models import Several
 from torch import Tensor, nn
 
 import dycl_tvm
@@ -18,22 +19,8 @@ from dycl_tvm.codegen.cuda import compile_images
 
 torch.set_num_threads(1)
 
-DRIVERS = {"sm_53": 10020, "sm_62": 10020, "sm_72": 11040, "sm_87": 12060}
 ARCH = pytest.mark.parametrize("arch", ["sm_62", "sm_87"])
 conv2d, matmul = torch.ops.dycl_quantized.conv2d, torch.ops.dycl_quantized.matmul
-
-
-class Several(nn.Module):
-    """Several functions of the same inputs and weights."""
-
-    def __init__(self, functions: list[Callable[..., Tensor]], weights: list[Tensor]) -> None:
-        super().__init__()
-        self.functions = functions
-        for k, w in enumerate(weights):
-            self.register_buffer(f"w{k}", w)
-
-    def forward(self, *x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(f(*x, *self.buffers()) for f in self.functions)
 
 
 def bytes_of(*shape: int) -> Tensor:

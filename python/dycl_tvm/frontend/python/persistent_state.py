@@ -22,7 +22,7 @@ from dycl_tvm.frontend.python.kept_lengths import Kept, KeptLengths
 from dycl_tvm.frontend.python.lives_on import LivesOn
 from dycl_tvm.frontend.python.made_objects import opened
 from dycl_tvm.frontend.python.state_decisions import KeptInput, NoDecision, TwoNames
-from dycl_tvm.frontend.python.state_sharing import Sharing
+from dycl_tvm.frontend.python.state_sharing import Path, Sharing
 from dycl_tvm.frontend.python.variants import MOST_CONTENTS, ContentsVariants, Kinds, Layout, Variants, can_vary, sort_of
 from dycl_tvm.frontend.trace.control_flow import Again, with_others
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place
@@ -53,7 +53,6 @@ from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one, t
 from dycl_tvm.frontend.trace.values.tensors import fresh_like, storage_of
 from dycl_tvm.hcfg.nodes import Constant, Operand, Origin, StateVar, Value
 
-Path = tuple[Any, ...]
 #: The path of the state variable that says of which kinds the places are.
 _KINDS: Path = ("kinds",)
 _FLAG = scalars.ScalarType("bool")

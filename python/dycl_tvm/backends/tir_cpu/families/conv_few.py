@@ -42,7 +42,7 @@ class Places:
 def few_weights(work: Conv2D) -> Tensor:
     """Return the array of the weights: for each tap and input channel a vector for each block of outputs."""
     taps = work.kernel[0] * work.kernel[1]
-    return Tensor((taps * work.x.shape[1] * _blocks(work), work.y.block))
+    return Tensor((taps * work.x.shape[1] * work.y.physical[1], work.y.block))
 
 
 def pays(work: Conv2D) -> bool:
@@ -53,7 +53,7 @@ def pays(work: Conv2D) -> bool:
 def pack_few(work: Conv2D) -> Any:
     """Return the PrimFunc (weights, these weights)."""
     (co, ci), (kh, kw) = (work.y.shape[1], work.x.shape[1]), work.kernel
-    lanes, blocks = work.y.block, _blocks(work)
+    lanes, blocks = work.y.block, work.y.physical[1]
 
     def body(weights: Any, packed: Any) -> None:
         with T.serial(0, kh) as i, T.serial(0, kw) as k, T.serial(0, ci) as c, T.serial(0, blocks) as b, T.serial(0, lanes) as e:
@@ -66,9 +66,8 @@ def pack_few(work: Conv2D) -> Any:
 
 def emit_few(work: Conv2D, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any, there: Places) -> None:
     """Emit the loops over all places."""
-    blocks = _blocks(work)
     with T.serial(0, there.images) as image, T.serial(0, there.rows) as row, T.serial(0, there.columns) as column:
-        full, rest = divmod(blocks, _TOGETHER)
+        full, rest = divmod(work.y.physical[1], _TOGETHER)
         if full:
             with T.serial(0, full) as group:
                 _emit_place(work, epilogue, x, weights, operands, y, there, (image, row, column), group * _TOGETHER, _TOGETHER)
@@ -106,7 +105,7 @@ def _emit_place(
         def step(c: Any, lane: Any, apart: int) -> None:
             value = read(x, work.x, (image, c, *at, lane))
             for n in range(count):
-                vector = weights[(tap + c * lanes + lane) * _blocks(work) + block + n, every]
+                vector = weights[(tap + c * lanes + lane) * work.y.physical[1] + block + n, every]
                 total = sums[n][apart]
                 store(total, [every], total[every] + T.broadcast(value, lanes) * vector)
 
@@ -122,7 +121,3 @@ def _emit_place(
             index = [image, block + n, row, column]
             total = (one[e] + two[e]) + (three[e] + four[e])
             write(y, work.y, [*index, e], finish(epilogue, operands, work.y, total, index, e))
-
-
-def _blocks(work: Conv2D) -> int:
-    return -(-work.y.shape[1] // work.y.block)
