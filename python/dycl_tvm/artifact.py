@@ -42,7 +42,8 @@ class Report:
     ``halved`` counts the float32 tensors between kernels that are stored as bfloat16, each distinct sub-DNN once.
     ``offload`` has, for each backend, what it took and what its cost hook left: operators, multiply-accumulates and regions, each place
     of a distinct sub-DNN counted once. ``seconds`` is by phase, in the order in which they ran. ``special_sizes``
-    are those that have a path of their own.
+    are those that have a path of their own. ``better`` says what the library has for better CPUs besides; the other figures are those of
+    the least CPU.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Report:
     certificate: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     special_sizes: tuple[dict[str, Span], ...] = ()
+    better: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         backends = ", ".join(f"{n} by {b}" for b, n in sorted(self.kernels_by_backend.items()))
@@ -92,6 +94,7 @@ class Report:
             *([("stored", f"{self.halved} tensors between kernels as bfloat16")] if self.halved else []),
             ("arena", f"{_bytes(self.arena_bytes)}, the largest live set is {_bytes(self.arena_lower_bound)}; {self.in_place} in place"),
             ("weights", f"{self.weights} tensors, {_bytes(self.weights_bytes)}"),
+            *(("besides", line) for line in self.better),
             ("seconds", f"{sum(self.seconds.values()):.1f} ({seconds})"),
         ]
         rows += [("verified", line) for line in summary(self.certificate)]
@@ -134,13 +137,24 @@ class Artifact:
         What it was compiled for.
     """
 
-    def __init__(self, hcfg: HCFG, lowered: Lowered, code: codegen.Code, target: ResolvedTarget, passes: PassStats, phases: Phases) -> None:
+    def __init__(
+        self,
+        hcfg: HCFG,
+        lowered: Lowered,
+        code: codegen.Code,
+        target: ResolvedTarget,
+        passes: PassStats,
+        phases: Phases,
+        better: Sequence[codegen.CPULevel] = (),
+    ) -> None:
         self.hcfg = hcfg
         self.target = target
         self._lowered = lowered
         self._code = code
         self._passes = passes
         self._phases = phases
+        #: What the library has besides, for better CPUs.
+        self._better = better
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -199,6 +213,7 @@ class Artifact:
                 cxx=cxx,
                 watch=self._watch(),
                 sanitize=sanitize,
+                better=self._better,
             )
         return out
 
@@ -212,7 +227,7 @@ class Artifact:
         """Write the weights. They belong to this artefact's library and to no other."""
         out = Path(path)
         with self._phases.phase("params", f"write {out}"):
-            codegen.save_params(self._lowered.program, out)
+            codegen.save_params(self._lowered.program, out, self._better)
         return out
 
     def export_onnx(self, path: PathLike, *, split: bool = False, external_data: bool | None = None) -> Path:
@@ -282,7 +297,20 @@ class Artifact:
             certificate=self.certificate,
             left_out=tuple(self._lowered.program.left_out),
             special_sizes=tuple(self.hcfg.special_sizes),
+            better=tuple(self._besides()),
         )
+
+    def _besides(self) -> Iterator[str]:
+        """Say of each better CPU what the library has for it."""
+        known = set(codegen.weight_names(self._lowered.program))
+        for level in self._better:
+            program = level.program
+            own = {n: w.type.nbytes for n, w in zip(codegen.weight_names(program), program.weights) if n not in known}
+            known |= set(own)
+            yield (
+                f"{level.machine.mcpu}: {len(program.kernels)} kernels, an arena of {_bytes(program.arena_bytes)}, "
+                f"{_bytes(sum(own.values()))} of weights"
+            )
 
     def __repr__(self) -> str:
         return f"<Artifact {self.hcfg.name} for {self.target}>"

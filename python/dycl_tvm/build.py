@@ -14,11 +14,19 @@ from dycl_tvm.compile import Accuracy
 from dycl_tvm.example_inputs import TensorSpec, written_sizes
 from dycl_tvm.garbage import young_garbage_only
 from dycl_tvm.hcfg.nodes import HCFG
-from dycl_tvm.options import check_kernel_options, check_level, check_passes, check_staged, check_target, check_user_metadata
+from dycl_tvm.options import (
+    check_backends,
+    check_kernel_options,
+    check_level,
+    check_passes,
+    check_staged,
+    check_target,
+    check_user_metadata,
+)
 from dycl_tvm.progress import Phases, ProgressLike
 from dycl_tvm.quantization import Quantized
 from dycl_tvm.staging import StagingOptions, example_call, stage_model
-from dycl_tvm.target import TargetLike
+from dycl_tvm.target import TargetLike, TargetsLike
 from dycl_tvm.verify import Level
 from dycl_tvm.verify.proof import Proof
 from dycl_tvm.verify.rewritten import makers
@@ -34,7 +42,7 @@ def build(
     model: Any,
     example_inputs: Any = None,
     *,
-    target: TargetLike = "llvm",
+    target: TargetsLike = "llvm",
     host: TargetLike | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     input_shapes: Mapping[str, Any] | None = None,
@@ -76,9 +84,10 @@ def build(
         Positional arguments of the shapes and dtypes that the artefact will take: tensors, NumPy arrays,
         :class:`TensorSpec`, ``torch.empty(..., device="meta")``, Python numbers, and tuples, lists and dicts of them.
         The values of tensors play no part.
-    target : str, dict or tvm.target.Target
-        See :func:`dycl_tvm.target.resolve_target`. ``"llvm"`` runs on CPUs of this architecture that are not very old
-        (AVX2 on x86-64), ``"native"`` is tuned for the CPU that builds.
+    target : str, dict, tvm.target.Target, or a sequence of them
+        See :func:`dycl_tvm.target.resolve_targets`. ``"llvm"`` runs on CPUs of this architecture that are not very old
+        (AVX2 on x86-64), ``"native"`` is tuned for the CPU that builds; ``"portable"`` has code for CPUs with AVX2 and for those with
+        AVX-512, and takes the one that fits when it is loaded. A list of CPUs of x86-64 does so for these.
     host : same, optional
         CPU that runs the dispatcher of a device target, where the target does not say it.
     example_kwargs : dict, optional
@@ -179,6 +188,7 @@ def build(
     # the options
     phases = Phases(progress)
     machine = check_target(target, host)
+    check_backends(machine, enable_backends)
     kernel_options = check_kernel_options(machine, disable_families, accuracy, layout_planning, tune, tuning_file)
     check_passes(disable_passes)
     check_level(verify)
@@ -221,27 +231,34 @@ def build(
     stats = simplify(graph, _of_device(disable_passes, staging), phases)
     proof.of_passes(graph)
 
-    # the kernels, and the graph as instructions that call them
-    with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
-        lowered = compile.lower(
-            graph,
-            machine.target,
-            disabled_backends=disable_backends,
-            enabled_backends=enable_backends,
-            progress=phases.step,
-            options=kernel_options,
-            link=link_shared,
-        )
-
-    proof.of_kernels(graph, lowered, machine.target, accuracy)
-    lowered.program.certificate = proof.certificate().as_dict()
-    lowered.program.strip_source = strip_source
-    lowered.program.user_metadata = told
+    # the kernels, and the graph as instructions that call them; where a library is for several CPUs, for each of them
+    lowered = []
+    for k, cpu in enumerate((machine.target, *machine.better)):
+        which = f" for {cpu.attrs['mcpu']}" if machine.better else ""
+        with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs{which}"):
+            lowered.append(
+                compile.lower(
+                    graph,
+                    cpu,
+                    disabled_backends=disable_backends,
+                    enabled_backends=enable_backends,
+                    progress=phases.step,
+                    options=kernel_options,
+                    link=link_shared,
+                    tag=f"_cpu{k}" if k else "",
+                )
+            )
+        program = lowered[-1].program
+        proof.of_kernels(graph, lowered[-1], cpu, accuracy)
+        program.certificate, program.strip_source, program.user_metadata = proof.certificate().as_dict(), strip_source, told
+    codegen.share_weights([of.program for of in lowered])
 
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
-    with phases.phase("codegen", f"{len(lowered.program.blocks)} blocks"):
-        code = codegen.generate_code(lowered.program, lowered.library)
-    return Artifact(graph, lowered, code, machine, stats, phases)
+    first, *others = lowered
+    with phases.phase("codegen", f"{len(first.program.blocks)} blocks"):
+        code = codegen.generate_code(first.program, first.library)
+    better = [codegen.CPULevel(of.program, of.library, codegen.machine_of(cpu)) for of, cpu in zip(others, machine.better)]
+    return Artifact(graph, first, code, machine, stats, phases, better)
 
 
 def stage(

@@ -9,15 +9,16 @@ from collections.abc import Collection, Mapping
 from typing import get_args
 
 from dycl_tvm import passes
+from dycl_tvm.codegen.cpu_levels import check_levels
 from dycl_tvm.codegen.cross import compiler_for
 from dycl_tvm.codegen.machine import machine_of, runs_here
 from dycl_tvm.compile import DEFAULT_TUNING_SECONDS, FAMILIES, Accuracy, KernelOptions, has_amx
 from dycl_tvm.errors import UsageError
-from dycl_tvm.target import ResolvedTarget, TargetLike, check_buildable, resolve_target
+from dycl_tvm.target import ResolvedTarget, TargetLike, TargetsLike, check_buildable, resolve_targets
 from dycl_tvm.verify.certificate import Level
 
 
-def check_target(target: TargetLike, host: TargetLike | None) -> ResolvedTarget:
+def check_target(target: TargetsLike, host: TargetLike | None) -> ResolvedTarget:
     """Return the machine to build for.
 
     Raises
@@ -27,11 +28,25 @@ def check_target(target: TargetLike, host: TargetLike | None) -> ResolvedTarget:
     CompileError
         If there is no cross-compiler; the message says how to get one.
     """
-    resolved = resolve_target(target, host)
+    resolved = resolve_targets(target, host)
     check_buildable(resolved)
+    if resolved.better:
+        check_levels([machine_of(t) for t in (resolved.target, *resolved.better)])
     if not resolved.is_native:  # a build for this machine may as well be only looked at
         compiler_for(machine_of(resolved.target), resolved.glibc)
     return resolved
+
+
+def check_backends(target: ResolvedTarget, enabled: Collection[str]) -> None:
+    """Refuse backends whose code stands in a library once, where it has code for several CPUs.
+
+    Raises
+    ------
+    UsageError
+        If there are any.
+    """
+    if target.better and enabled:
+        raise UsageError("enable_backends is for a library with code for one CPU; leave it out, or give one target")
 
 
 def check_kernel_options(
@@ -63,7 +78,7 @@ def check_kernel_options(
     seconds = DEFAULT_TUNING_SECONDS if tune is True else float(tune)
     if seconds and disable_families:
         raise UsageError("tune chooses among all families, for later builds too: leave out disable_families or tune")
-    if seconds and not runs_here(target.target):
+    if seconds and not all(map(runs_here, (target.target, *target.better))):
         raise UsageError(
             "tune measures kernels on this machine, which the target is not; tune on a machine of its kind and give tuning_file"
         )

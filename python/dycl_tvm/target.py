@@ -2,7 +2,7 @@
 """Targets: every form in which users name a machine, resolved to one :class:`ResolvedTarget`.
 
 Accepted are TVM's old option strings (``"cuda -arch=sm_72"``, which TVM itself no longer parses), kinds (``"llvm"``),
-tags (``"nvidia/jetson-tx2"``), JSON strings, dicts, ``tvm.target.Target`` objects, and ``"native"``.
+tags (``"nvidia/jetson-tx2"``), JSON strings, dicts, ``tvm.target.Target`` objects, ``"native"``, ``"portable"``, and several CPUs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import tvm
@@ -24,6 +24,11 @@ from dycl_tvm.runtime.trailer import cpu_flags
 
 #: What ``build(target=...)`` takes.
 TargetLike = Union[str, Mapping[str, Any], "tvm.target.Target"]
+#: One, or several CPUs that one library is for.
+TargetsLike = Union[TargetLike, Sequence[TargetLike]]
+
+#: What ``"portable"`` has code for, the least first: all CPUs with AVX2, and those with AVX-512 and VNNI.
+_PORTABLE = {"x86_64": ("llvm", "llvm -mcpu=cascadelake")}
 
 #: CPUs of the boards whose integrated GPU has that architecture: no other machine has one, so the host is known.
 _TEGRA_HOSTS = {
@@ -64,6 +69,8 @@ class ResolvedTarget:
         GPU architecture (``sm_72``); empty for CPU targets.
     glibc : str
         The newest glibc that the library may need (``2.31``), where the target says it.
+    better : tuple of tvm.target.Target
+        CPUs for which the library has code of their own besides, the best last.
     """
 
     target: tvm.target.Target
@@ -74,6 +81,7 @@ class ResolvedTarget:
     mcpu: str
     arch: str
     glibc: str = ""
+    better: tuple[tvm.target.Target, ...] = ()
 
     @property
     def machine(self) -> str:
@@ -89,8 +97,43 @@ class ResolvedTarget:
         parts = [self.kind]
         parts += [f"arch={self.arch}"] if self.arch else []
         parts += [f"host={self.triple}"]
-        parts += [f"mcpu={self.mcpu}"] if self.mcpu else []
+        parts += [f"mcpu={','.join([self.mcpu, *(str(t.attrs['mcpu']) for t in self.better)])}"] if self.mcpu else []
         return " ".join(parts)
+
+
+def resolve_targets(target: TargetsLike, host: TargetLike | None = None) -> ResolvedTarget:
+    """Resolve a target, or several CPUs, in any of the accepted forms.
+
+    Parameters
+    ----------
+    target : str, dict, tvm.target.Target, or a sequence of these
+        As :func:`resolve_target` has them. Several are CPUs of x86-64 for which one library has code, the least first, and it takes the
+        last that the CPU runs. ``"portable"`` is ``("llvm", "llvm -mcpu=cascadelake")`` on x86-64, and ``"llvm"`` elsewhere.
+    host : same, optional
+        As :func:`resolve_target` has it.
+
+    Raises
+    ------
+    TargetError
+        If a target is unknown or incomplete, or several are no CPUs of one kind of machine.
+    """
+    if isinstance(target, str) and target.split(None, 1)[:1] == ["portable"]:
+        options = target.strip()[len("portable") :]
+        of = _PORTABLE.get(native_machine(), ("llvm",))
+        return replace(resolve_targets([t + options for t in of], host), spec=target)
+    if isinstance(target, (str, Mapping, tvm.target.Target)):
+        return resolve_target(target, host)
+    if not isinstance(target, Sequence) or not target:
+        raise TargetError(f"a target is a string, a dict, a tvm.target.Target, or a list of CPUs, got {target!r}")
+    first, *others = (resolve_target(t, host) for t in target)
+    for other in others:
+        if {first.kind, other.kind} != {"llvm"} or (other.triple, other.glibc) != (first.triple, first.glibc):
+            raise TargetError(
+                f"one library has code for several CPUs of one kind of machine; {other.spec!r} is none such beside {first.spec!r}"
+            )
+        if not other.mcpu:
+            raise TargetError(f"the target {other.spec!r} names no CPU that would be better than {first.spec!r}; write its -mcpu=...")
+    return replace(first, spec=str(target), better=tuple(other.target for other in others))
 
 
 def resolve_target(target: TargetLike, host: TargetLike | None = None) -> ResolvedTarget:
@@ -220,7 +263,7 @@ def _from_string(text: str) -> tvm.target.Target:
         overrides = _parse_options(str(tvm.target.Target(head).kind.name), options, text)
         return _from_dict({"tag": head, **overrides})
     if head not in _kinds():
-        near = _near(head, [*known_tags(), *_kinds(), "native"])
+        near = _near(head, [*known_tags(), *_kinds(), "native", "portable"])
         raise TargetError(f"unknown target {head!r}{near}; kinds are {', '.join(sorted(_kinds()))}, tags look like 'nvidia/jetson-tx2'")
     return _from_dict({"kind": head, **_parse_options(head, options, text)})
 
@@ -328,7 +371,7 @@ def hint(target: str) -> str:
     """Return what a target leaves unused of this CPU, if it is the one for all CPUs with AVX2; otherwise nothing."""
     if not target.endswith(" mcpu=x86-64-v3") or "avx512f" not in cpu_flags():
         return ""
-    return 'AVX2; this CPU has AVX-512 too: target="native" uses it, up to twice as fast, and runs on such CPUs only'
+    return 'AVX2; this CPU has AVX-512 too, which is up to twice as fast: target="portable" has code for both, "native" for such CPUs only'
 
 
 def _triple(target: tvm.target.Target) -> str:

@@ -147,6 +147,10 @@ def _describe(metadata: dict[str, Any]) -> str:
         + ("inside" if metadata["embedded_params"] else "in a params file"),
         f"  arena     {metadata['arena_bytes']:,} bytes",
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
+        *(
+            f"  besides   for {better['target']['mcpu']}: {len(better['kernels'])} kernels, an arena of {better['arena_bytes']:,} bytes"
+            for better in metadata.get("better", ())
+        ),
         *(["user metadata"] if metadata.get("user_metadata") else []),
         *(f"  {key}: {text}" for key, text in metadata.get("user_metadata", {}).items()),
         "verified",

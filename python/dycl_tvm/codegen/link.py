@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen.cpu_levels import CPULevel, chooser
 from dycl_tvm.codegen.cross import compiler_for, glibc_bound
 from dycl_tvm.codegen.dispatcher import generate
 from dycl_tvm.codegen.gate import check_library
@@ -57,10 +58,15 @@ def fingerprint_of(source: str, digest: str) -> str:
     return hashlib.sha256(f"dycl-fingerprint-1\0{digest}\0{source}".encode()).hexdigest()
 
 
-def save_params(program: Program, path: str | os.PathLike[str]) -> None:
-    """Write the params file of a program. It belongs to the library that :func:`link` makes of the same program."""
-    digest = data_digest(weight_tensors(program))
-    write_params(path, weight_tensors(program), fingerprint_of(generate(program), digest), digest)
+def save_params(program: Program, path: str | os.PathLike[str], better: Sequence[CPULevel] = ()) -> None:
+    """Write the params file of a program. It belongs to the library that :func:`link` makes of the same program and levels."""
+    programs = [program, *(level.program for level in better)]
+    digest = data_digest(weight_tensors(*programs))
+    write_params(path, weight_tensors(*programs), fingerprint_of("\0".join(_sources(programs)), digest), digest)
+
+
+def _sources(programs: Sequence[Program]) -> list[str]:
+    return [generate(p, k if len(programs) > 1 else None) for k, p in enumerate(programs)]
 
 
 def link(
@@ -73,6 +79,7 @@ def link(
     cxx: str = "",
     watch: Watch | None = None,
     sanitize: str = "",
+    better: Sequence[CPULevel] = (),
 ) -> Linked:
     """Compile the dispatcher of a program and link the library.
 
@@ -96,6 +103,8 @@ def link(
         Gets the objects of the dispatcher before they are linked with the kernels, and may refuse them.
     sanitize : str, optional
         ``address``, ``undefined`` or ``thread``: compile the C++ with that sanitizer.
+    better : sequence of CPULevel, optional
+        The same network for better CPUs, the best last: the library takes the last that its CPU runs.
 
     Raises
     ------
@@ -105,41 +114,47 @@ def link(
         If what it made could not run on the target.
     """
     machine = target if isinstance(target, Machine) else machine_of(target)
-    for kernel in program.kernels:
+    levels = [CPULevel(program, library, machine), *better]
+    for kernel in (k for level in levels for k in level.program.kernels):
         if kernel.symbol in RESERVED_SYMBOLS:
             raise CompileError(f"internal: a kernel must not be called {kernel.symbol!r}")
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
-    source = generate(program)
-    digest = data_digest(weight_tensors(program))
-    fingerprint = fingerprint_of(source, digest)
-    metadata = metadata_of(program, machine, fingerprint, embed_params, _hash_of(library))
-    if sanitize:
-        metadata["sanitize"] = sanitize
+    programs = [level.program for level in levels]
+    sources = _sources(programs)
+    digest = data_digest(weight_tensors(*programs))
+    fingerprint = fingerprint_of("\0".join(sources), digest)
+    code = _hash_of([level.library for level in levels])
+    metadata = [metadata_of(level.program, level.machine, fingerprint, embed_params, code) for level in levels]
+    for told in metadata if sanitize else ():
+        told["sanitize"] = sanitize
     clock.lap("generate")
     plain = compiler_for(machine, glibc, cxx)
     compiler = sanitizing(plain, sanitize) if sanitize else plain
     out, exports = Path(out_path), toolchain.runtime_sources().exports
     with tempfile.TemporaryDirectory(prefix="dycl-link-") as scratch_name:
         scratch = Path(scratch_name)
-        inputs = _write_inputs(scratch, source, library, metadata, embed_params)
+        inputs = _Inputs(scratch, levels, sources, metadata, embed_params)
         if embed_params:
-            write_params(scratch / "params.bin", weight_tensors(program), fingerprint, digest)
+            write_params(scratch / "params.bin", weight_tensors(*programs), fingerprint, digest)
         if watch is not None:
             # the check runs in this process, for which code with a sanitizer is not made
-            objects, runtime = _objects(plain, inputs, program)
+            objects, runtime = _objects(plain, inputs.paths, program)
             clock.lap("compile")
-            made = [o for p, o in zip(inputs, objects) if p.suffix == ".S" or p.name in ("dispatcher.cc", "artifact_info.cc")]
-            watch(program, plain, [*made, *runtime], metadata)
+            made = dict(zip(inputs.paths, objects))
+            for k, level in enumerate(levels):
+                own = [made[p] if p in made else _compile(plain, p, None) for p in inputs.of_level(k)]
+                watch(level.program, plain, [*own, *runtime], metadata[k])
             clock.lap("verify")
         if watch is None or sanitize:
-            objects, runtime = _objects(compiler, inputs, program)
+            objects, runtime = _objects(compiler, inputs.paths, program)
             clock.lap("compile")
         if out.suffix == ".a":
             _publish(_archive(plain, [*objects, *runtime], scratch), out)
             clock.lap("link")
             return Linked(out, fingerprint, seconds)
         library_path = scratch / "model.so"
+        link_words = tuple(dict.fromkeys(flag for level in levels for flag in level.library.link_flags))
         command = [
             *link_flags(compiler, sanitize),
             *compiler.link_flags,
@@ -148,13 +163,13 @@ def link(
             str(library_path),
             *map(str, objects),
             *map(str, runtime),
-            *library.link_flags,
+            *link_words,
             *toolchain.LINK_LIBRARIES,
         ]
         compiler.run(command, f"link {out.name}")
-        allowed = [*library.link_flags, *([SANITIZERS[sanitize]] if sanitize else [])]
+        allowed = [*link_words, *([SANITIZERS[sanitize]] if sanitize else [])]
         check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, allowed, program.device)
-        append_trailer(library_path, metadata)
+        append_trailer(library_path, {**metadata[0], **({"better": metadata[1:]} if better else {})})
         _publish(library_path, out)
     clock.lap("link")
     return Linked(out, fingerprint, seconds)
@@ -179,10 +194,12 @@ def _archive(compiler: toolchain.Compiler, objects: list[Path], scratch: Path) -
     return archive
 
 
-def _hash_of(library: KernelLibrary) -> str:
-    digest = hashlib.sha256(json.dumps(library.link_flags).encode())
-    for name, contents in [*library.objects, *((n, text.encode()) for n, text in library.sources)]:
-        digest.update(f"{name}\0{len(contents)}\0".encode() + contents)
+def _hash_of(libraries: Sequence[KernelLibrary]) -> str:
+    digest = hashlib.sha256()
+    for library in libraries:
+        digest.update(json.dumps(library.link_flags).encode())
+        for name, contents in [*library.objects, *((n, text.encode()) for n, text in library.sources)]:
+            digest.update(f"{name}\0{len(contents)}\0".encode() + contents)
     return digest.hexdigest()
 
 
@@ -196,25 +213,56 @@ class _Clock:
         self._seconds[step], self._last = now - self._last, now
 
 
-def _write_inputs(scratch: Path, source: str, library: KernelLibrary, metadata: dict[str, Any], embed_params: bool) -> list[Path]:
-    """Write all files that are to be compiled or linked."""
-    paths = []
+class _Inputs:
+    """The files that are to be compiled or linked, written into a folder.
 
-    def write(name: str, contents: bytes) -> None:
-        path = scratch / name
+    Attributes
+    ----------
+    paths : list of Path
+        All of them; one that several levels have stands there once.
+    """
+
+    def __init__(
+        self, scratch: Path, levels: Sequence[CPULevel], sources: Sequence[str], metadata: Sequence[dict[str, Any]], embed_params: bool
+    ) -> None:
+        self._scratch, self._machines = scratch, [level.machine for level in levels]
+        self.paths: list[Path] = []
+        several = len(levels) > 1
+        #: What describes each level, without its kernels.
+        self._described: list[list[Path]] = []
+        for k, (source, told) in enumerate(zip(sources, metadata)):
+            number = k if several else None
+            name = "" if number is None else str(number)
+            self._described.append(
+                [
+                    self._write(f"dispatcher{name}.cc", source.encode()),
+                    self._write(f"artifact_info{name}.cc", _info_source(told, embed_params, number).encode()),
+                ]
+            )
+        self._params = [self._write("params.S", _embed_source(scratch / "params.bin").encode())] if embed_params else []
+        if several:
+            self._write("chooser.cc", chooser(self._machines, range(len(levels))).encode())
+        # Numbered: two backends may use one file name.
+        for k, (file, contents) in enumerate(o for level in levels for o in level.library.objects):
+            self._write(f"kernels{k}_{Path(file).stem}.o", contents)
+        for k, (file, text) in enumerate(dict.fromkeys(s for level in levels for s in level.library.sources)):
+            self._write(f"source{k}_{Path(file).name}", text.encode())
+
+    def _write(self, name: str, contents: bytes) -> Path:
+        path = self._scratch / name
         path.write_bytes(contents)
-        paths.append(path)
+        self.paths.append(path)
+        return path
 
-    write("dispatcher.cc", source.encode())
-    write("artifact_info.cc", _info_source(metadata, embed_params).encode())
-    if embed_params:
-        write("params.S", _embed_source(scratch / "params.bin").encode())
-    # Numbered: two backends may use one file name.
-    for k, (name, contents) in enumerate(library.objects):
-        write(f"kernels{k}_{Path(name).stem}.o", contents)
-    for k, (name, text) in enumerate(library.sources):
-        write(f"source{k}_{Path(name).name}", text.encode())
-    return paths
+    def of_level(self, k: int) -> list[Path]:
+        """Return what makes a library of one level, but for its kernels and the runtime."""
+        images = [p for p in self.paths if p.suffix == ".S" and p not in self._params]
+        own = [*self._described[k], *self._params, *images]
+        if len(self._machines) > 1:
+            alone = self._scratch / f"chooser{k}.cc"
+            alone.write_text(chooser(self._machines, [k]))
+            own.append(alone)
+        return own
 
 
 def _compile(compiler: toolchain.Compiler, path: Path, parsed: Path | None) -> Path:
@@ -222,7 +270,7 @@ def _compile(compiler: toolchain.Compiler, path: Path, parsed: Path | None) -> P
         return path
     out = path.with_suffix(".o")
     flags = [*toolchain.CXX_FLAGS, *toolchain.include_flags()]
-    if path.name == "dispatcher.cc":
+    if path.name.startswith("dispatcher"):
         # First the folder of the parsed header: a compiler that cannot use it goes on to the header itself.
         flags = [*toolchain.DISPATCHER_FLAGS, *([f"-I{parsed}"] if parsed is not None else []), *toolchain.include_flags()]
     if path.suffix == ".S":
@@ -233,8 +281,9 @@ def _compile(compiler: toolchain.Compiler, path: Path, parsed: Path | None) -> P
     return out
 
 
-def _info_source(metadata: dict[str, Any], embed_params: bool) -> str:
-    """Return the C++ of ``kArtifactInfo``: what is known only once the dispatcher's text is."""
+def _info_source(metadata: dict[str, Any], embed_params: bool, level: int | None = None) -> str:
+    """Return the C++ of ``kArtifactInfo``, or of that of a level: what is known only once the dispatcher's text is."""
+    number = "" if level is None else str(level)
     text = json.dumps(metadata, sort_keys=True, separators=(",", ":"))
     pieces = "\n".join(f"    {string(text[i : i + 100])}" for i in range(0, len(text), 100))
     told = "".join(f"    {string(key)}, {string(words)},\n" for key, words in metadata["user_metadata"].items())
@@ -243,9 +292,9 @@ def _info_source(metadata: dict[str, Any], embed_params: bool) -> str:
         "// Licensed under the Apache License, Version 2.0; see LICENSE.\n"
         '#include "artifact_info.h"\n\n'
         'extern "C" __attribute__((visibility("hidden"))) const unsigned char DyclParamsBegin[], DyclParamsEnd[];\n\n'
-        f"namespace dycl {{\nconst char* const kUserMetadata[] = {{\n{told}    nullptr}};\n"
-        f"extern const ArtifactInfo kArtifactInfo = {{\n{pieces},\n"
-        f"    {string(metadata['fingerprint'])},\n    {params},\n    kUserMetadata}};\n}}  // namespace dycl\n"
+        f"namespace dycl {{\nconst char* const kUserMetadata{number}[] = {{\n{told}    nullptr}};\n"
+        f"extern const ArtifactInfo kArtifactInfo{number} = {{\n{pieces},\n"
+        f"    {string(metadata['fingerprint'])},\n    {params},\n    kUserMetadata{number}}};\n}}  // namespace dycl\n"
     )
 
 

@@ -153,13 +153,13 @@ class Tables:
         }  # fmt: skip
         return "\n".join(part for part in parts if part)
 
-    def program_desc(self) -> str:
-        """Return the definition of ``kProgram`` (after :meth:`definitions`)."""
+    def program_desc(self, level: int | None = None) -> str:
+        """Return the definition of ``kProgram``, or of that of a level (after :meth:`definitions`)."""
         program = self.program
         refs = "".join(f"    {table_ref(name, count)},\n" for name, count in self._counts.items())
         leaves = max((len(site.types) for site in program.sites), default=0)
         return (
-            "extern const ProgramDesc kProgram = {\n"
+            f"extern const ProgramDesc kProgram{'' if level is None else level} = {{\n"
             f"    {string(program.name)},\n    {program.arena_bytes},  // bytes of the arena\n{refs}"
             f"    {leaves},  // most leaves of a return site\n    Run,\n"
             f"    {'&kDevice' if program.device else 'nullptr'},\n    {str(program.amx).lower()},  // kernels use AMX\n}};\n"

@@ -26,10 +26,14 @@ def weight_names(program: Program) -> list[str]:
     return names
 
 
-def weight_tensors(program: Program) -> Iterator[ParamTensor]:
-    """Yield the weights in order, as the params file takes them; their bytes are not copied."""
-    for name, weight in zip(weight_names(program), program.weights):
-        yield ParamTensor(name, weight.type.dtype, weight.type.shape, tensor_bytes(weight.data))
+def weight_tensors(*programs: Program) -> Iterator[ParamTensor]:
+    """Yield the weights in order, as the params file takes them, those that several programs have once; their bytes are not copied."""
+    told: set[str] = set()
+    for program in programs:
+        for name, weight in zip(weight_names(program), program.weights):
+            if name not in told:
+                told.add(name)
+                yield ParamTensor(name, weight.type.dtype, weight.type.shape, tensor_bytes(weight.data))
 
 
 def tensor_bytes(data: Any) -> memoryview:

@@ -69,6 +69,7 @@ def lower(
     plan: bool = True,
     options: KernelOptions | None = None,
     link: Link = link_with_tvm,
+    tag: str = "",
 ) -> Lowered:
     """Compile an outlined HCFG.
 
@@ -92,6 +93,8 @@ def lower(
         How kernels are chosen.
     link : callable, optional
         Links the kernels that are run at build time.
+    tag : str
+        What the symbols of the kernels end in, where a library has those of several CPUs.
 
     Raises
     ------
@@ -118,7 +121,7 @@ def lower(
         chosen = kernels.choose(legal)
     with _timed(stats, "passes"):
         low = to_kernels(chosen, target)
-    table = KernelSet(dedup=dedup, makers=kernels.makers)
+    table = KernelSet(dedup=dedup, makers=kernels.makers, tag=tag)
     with _timed(stats, "call lists"):
         lists = {s.name: call_list(s.name, low, table, parts.backend_of) for s in sub_dnns}
     with _timed(stats, "fronts"):

@@ -85,12 +85,15 @@ class KernelSet:
         Name of a function of the module to what makes it again with loops that ask sizes of the call.
     maker_of : dict
         The same by symbol.
+    tag : str
+        What symbols end in, where a library has kernels of several sets.
     """
 
     functions: dict[str, Any] = field(default_factory=dict)
     dedup: bool = True
     makers: Mapping[str, Maker] = field(default_factory=dict)
     maker_of: dict[str, Maker] = field(default_factory=dict)
+    tag: str = ""
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _known: dict[str, str] = field(default_factory=dict)
@@ -113,7 +116,7 @@ class KernelSet:
             # numbers that TVM appends to tell functions apart depend on what else is in the module; ours is of the function alone
             name = fn.attrs.get(NAME) if fn.attrs else None
             base = (name or re.sub(r"\d+(?=_|$)", "", gv.name_hint)).strip("_")[:60]
-            symbol = f"dycl_{base}_{code & 0xFFFFFFFF:08x}"
+            symbol = f"dycl_{base}_{code & 0xFFFFFFFF:08x}{self.tag}"
             number = self._counts.get(symbol, 0)
             self._counts[symbol] = number + 1
             symbol += f"_{number}" if number else ""
@@ -127,7 +130,7 @@ class KernelSet:
     def add(self, name: str, fn: Any) -> str:
         """Return the symbol of a kernel that no function of the module is."""
         code = tvm_ffi.structural_hash(fn, map_free_vars=True)
-        symbol = f"dycl_{name}_{code & 0xFFFFFFFF:08x}"
+        symbol = f"dycl_{name}_{code & 0xFFFFFFFF:08x}{self.tag}"
         while symbol in self.functions and not tvm_ffi.structural_equal(self.functions[symbol], fn, map_free_vars=True):
             symbol += "_"
         self.functions.setdefault(symbol, fn)

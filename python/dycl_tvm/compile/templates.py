@@ -54,7 +54,9 @@ def _kernel(symbol: str) -> str:
     kind, function, dtypes, *params = symbol.split("__")
     types = ", ".join(_TYPES[d] for d in dtypes.split("_") if d != _ANY)
     call = f"{_HEADERS[kind][1]}::{function}{f'<{types}>' if types else ''}({', '.join(['args', *map(_decoded, params)])})"
-    return f'extern "C" int __tvm_ffi_{symbol}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{\n  return {call};\n}}\n'
+    # weak: where a library has code for several CPUs their programs may call the same one
+    head = f'extern "C" __attribute__((weak)) int __tvm_ffi_{symbol}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*)'
+    return f"{head} {{\n  return {call};\n}}\n"
 
 
 def _encoded(number: float | int | bool) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ from dycl_tvm.runtime.priorities import Priority, priority_number
 from dycl_tvm.runtime.seeds import seed_bits
 from dycl_tvm.runtime.structure import flatten, flatten_call, is_call, unflatten
 from dycl_tvm.runtime.tensors import is_shape_of, type_text
-from dycl_tvm.runtime.trailer import read_trailer
+from dycl_tvm.runtime.trailer import levels_of, read_trailer
 
 
 def connect(rpc: str = "", *, key: str = "", tracker: str = "", timeout: float = 0, wait: float = 60) -> Any:
@@ -139,6 +140,8 @@ class RemoteModule:
                 self._files.append(f"{stem}.params")
                 remote.upload(os.fspath(params), target=self._files[1])
             self._module = remote.load_module(self._files[0])
+            if len(levels_of(self.metadata)) > 1:  # the CPU there decides which code it is
+                self.metadata = json.loads(self._module["metadata"]())
             self._functions = {name: self._module[name] for name in ("run", "num_outputs", "output", "path", "destroy", "reset_state")}
             given, sizes = self._files[1] if params is not None else "", checked(largest_sizes)
             create = self._module["create_up_to" if sizes else "create"]

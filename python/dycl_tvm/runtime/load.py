@@ -20,7 +20,7 @@ from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
 from dycl_tvm.runtime.priorities import Priority
-from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, read_library, trailer_of
+from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, levels_of, read_library, trailer_of
 
 
 def load(
@@ -87,10 +87,11 @@ def load(
     with ExitStack() as stack:
         with none_is_unloaded():
             opened = _open(path, metadata) if data is None else open_bytes(data, path)
-            if not _same(opened, metadata):
+            chosen = _chosen(opened, metadata)
+            if chosen is None:
                 raise ArtifactError(f"'{path}' changed while it was loaded, or its code and its trailer do not belong together")
             stack.enter_context(making(opened))
-        model = Model(opened, metadata, place, known, path=path, reopen=_reopened if data is None else None)
+        model = Model(opened, chosen, place, known, path=path, reopen=_reopened if data is None else None)
         return Module(model, num_threads, arena, largest_sizes)
 
 
@@ -120,7 +121,7 @@ def _open(path: str, metadata: dict[str, Any]) -> Library:
     again since, it hands out the old one. The new one is then loaded from its bytes.
     """
     library = open_library(path)
-    return library if _same(library, metadata) else open_bytes(read_library(path), path)
+    return library if _chosen(library, metadata) is not None else open_bytes(read_library(path), path)
 
 
 def _named(library: Any) -> tuple[str, bytes | None]:
@@ -143,5 +144,8 @@ def _named(library: Any) -> tuple[str, bytes | None]:
         raise UsageError(f"a library is a path, a file descriptor or a contiguous buffer of bytes: {error}") from None
 
 
-def _same(library: Library, metadata: dict[str, Any]) -> bool:
-    return bool(library.dycl_metadata().decode() == json.dumps(metadata, sort_keys=True, separators=(",", ":")))
+def _chosen(library: Library, metadata: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the metadata of the code that a library has chosen for this CPU; None if it is not the library of that trailer."""
+    told = library.dycl_metadata().decode()
+    levels = levels_of(metadata)
+    return next((level for level in levels if json.dumps(level, sort_keys=True, separators=(",", ":")) == told), None)

@@ -86,6 +86,11 @@ def trailer_of(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
     return metadata
 
 
+def levels_of(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the metadata of each kind of CPU that a library has code for, from that of its trailer, the least first."""
+    return [{key: value for key, value in metadata.items() if key != "better"}, *metadata.get("better", ())]
+
+
 def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:
     """Check that this machine can run the library.
 

@@ -1,0 +1,144 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""One library with code for several CPUs, of which it takes the best that runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from tvm import rpc
+
+import dycl_tvm
+from dycl_tvm.deploy import RemoteModule
+from dycl_tvm.errors import TargetError, UsageError
+from dycl_tvm.runtime.params import read_params
+from dycl_tvm.runtime.trailer import levels_of, read_trailer, this_arch, why_not_here
+from dycl_tvm.target import resolve_targets
+
+pytestmark = pytest.mark.skipif(this_arch() != "x86_64", reason="one library has code for several CPUs of x86-64 only")
+
+CPUS = ("x86-64-v3", "cascadelake", "alderlake")
+
+
+class Exits(nn.Module):
+    """A convolution, an exit, a product, and a count of the calls that were easy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.early = nn.Conv2d(3, 32, 3, padding=1), nn.Linear(32, 4)
+        self.body, self.late = nn.Linear(32, 96), nn.Linear(96, 4)
+        self.easy = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.conv(x).relu().mean((2, 3))
+        if h.sum() > 8:
+            self.easy = self.easy + h.mean()
+            return self.early(h), self.easy.clone()
+        return self.late(self.body(h).relu()), self.easy.clone()
+
+
+INPUTS = (torch.linspace(0, 3, 192).reshape(1, 3, 8, 8), -torch.linspace(0, 1, 192).reshape(1, 3, 8, 8).sin())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    folder = tmp_path_factory.mktemp("levels")
+    artifact = dycl_tvm.build(Exits().eval(), (INPUTS[0],), target=["llvm", *(f"llvm -mcpu={cpu}" for cpu in CPUS[1:])])
+    return artifact.export_library(folder / "net.so"), artifact.save_params(folder / "net.params"), artifact
+
+
+def _loaded(built: tuple[Path, Path, Any], folder: Path, cpu: str, monkeypatch: pytest.MonkeyPatch) -> dycl_tvm.Module:
+    """Return the code for a CPU; the system's loader knows libraries by their names, and takes each once."""
+    copy = folder / f"{cpu}.so"
+    shutil.copy(built[0], copy)
+    with monkeypatch.context() as patch:
+        patch.setenv("DYCL_CPU", cpu)
+        return dycl_tvm.load(copy, built[1])
+
+
+def _runnable(library: Path) -> list[str]:
+    return [str(level["target"]["mcpu"]) for level in levels_of(read_trailer(library)) if not why_not_here(level["target"])]
+
+
+def test_each_level_is_the_model(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runnable = _runnable(built[0])
+    assert runnable[0] == CPUS[0]
+    for cpu in runnable:
+        module, model = _loaded(built, tmp_path, cpu, monkeypatch), Exits().eval()
+        assert module.metadata["target"]["mcpu"] == cpu
+        paths = set()
+        for x in (*INPUTS, *INPUTS):
+            torch.testing.assert_close(module(x), model(x), rtol=1e-4, atol=1e-5)
+            paths.add(module.last_path)
+            assert set(module.kernels_run) <= {kernel["symbol"] for kernel in module.metadata["kernels"]}
+            assert all(("_cpu" in kernel) == (cpu != CPUS[0]) for kernel in module.kernels_run if not kernel.startswith("moving"))
+        assert len(paths) == 2
+
+
+def test_the_best_that_runs_is_taken(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = _runnable(built[0])[-1]
+    for asked in ("of no library", *(cpu for cpu in CPUS if cpu not in _runnable(built[0]))):
+        assert _loaded(built, tmp_path, asked, monkeypatch).metadata["target"]["mcpu"] == best
+
+
+def test_state_goes_from_one_to_another(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, of_state = Exits().eval(), b""
+    for cpu in (*_runnable(built[0]), CPUS[0]):
+        (tmp_path / str(len(of_state)) / cpu).mkdir(parents=True, exist_ok=True)
+        module = _loaded(built, tmp_path / str(len(of_state)) / cpu, cpu, monkeypatch)
+        if of_state:
+            module.set_state(of_state)
+        torch.testing.assert_close(module(INPUTS[0]), model(INPUTS[0]), rtol=1e-4, atol=1e-5)
+        of_state = module.get_state()
+
+
+def test_equal_weights_are_in_the_file_once(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    tensors = read_params(built[1]).tensors
+    biases = [name for name, t in tensors.items() if "bias" in name and t.size == 96]
+    assert len(biases) == 1
+    alone = dycl_tvm.build(Exits().eval(), (INPUTS[0],), target="llvm", verify="off")
+    least = read_params(alone.save_params(tmp_path / "alone.params")).tensors
+    assert all((tensors[name] == t).all() for name, t in least.items()), "the first level has the names that it has alone"
+    assert len(tensors) < 3 * len(least)
+    report = built[2].report()
+    assert [line.split(":")[0] for line in report.better] == list(CPUS[1:])
+    assert "x86-64-v3,cascadelake,alderlake" in str(report)
+
+
+def test_weights_inside_the_library(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    library, want = built[2].export_library(tmp_path / "whole.so", embed_params=True), Exits().eval()(INPUTS[1])
+    torch.testing.assert_close(dycl_tvm.load(library)(INPUTS[1]), want, rtol=1e-4, atol=1e-5)
+    remote = RemoteModule(rpc.LocalSession(), library)
+    assert remote.metadata["target"]["mcpu"] == _runnable(library)[-1]
+    torch.testing.assert_close(torch.from_numpy(remote(INPUTS[1].numpy())[0]), want[0], rtol=1e-4, atol=1e-5)
+
+
+def test_portable() -> None:
+    resolved = resolve_targets("portable -glibc=2.31")
+    assert (resolved.mcpu, [str(t.attrs["mcpu"]) for t in resolved.better], resolved.glibc) == (CPUS[0], ["cascadelake"], "2.31")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (["llvm", "cuda -arch=sm_72"], "one kind of machine"),
+        (["llvm", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"], "one kind of machine"),
+        (["llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a57", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"], "x86-64 only"),
+        (["llvm -mcpu=cascadelake", "llvm -mcpu=haswell"], "lacks .*avx512bw"),
+        (["llvm -mcpu=x86-64-v3", "llvm -mcpu=sapphirerapids"], "cannot ask for amx"),
+        ([], "a list of CPUs"),
+    ],
+)
+def test_targets_that_make_no_library(target: Any, why: str) -> None:
+    with pytest.raises(TargetError, match=why):
+        dycl_tvm.build(nn.Linear(2, 2), (torch.zeros(1, 2),), target=target)
+
+
+def test_backends_are_for_one_cpu() -> None:
+    with pytest.raises(UsageError, match="code for one CPU"):
+        dycl_tvm.build(nn.Linear(2, 2), (torch.zeros(1, 2),), target="portable", enable_backends=["onednn"])
