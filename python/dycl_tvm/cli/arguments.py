@@ -111,8 +111,8 @@ def target_options(command: argparse.ArgumentParser) -> None:
         "-t",
         "--target",
         default="llvm",
-        help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "native" (this CPU), "llvm -mcpu=...", a tag such as '
-        "nvidia/jetson-tx2, or JSON",
+        help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "portable" (AVX-512 besides, where it is), '
+        '"native" (this CPU), "llvm -mcpu=...", a tag such as nvidia/jetson-tx2, or JSON',
     )
     command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
     command.add_argument(

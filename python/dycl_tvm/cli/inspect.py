@@ -134,6 +134,7 @@ def _describe(metadata: dict[str, Any]) -> str:
     from dycl_tvm.runtime.certificate import summary
     from dycl_tvm.runtime.path import source_line
     from dycl_tvm.runtime.tensors import type_text
+    from dycl_tvm.runtime.trailer import levels_of
 
     target = metadata["target"]
     backends: dict[str, int] = {}
@@ -149,7 +150,7 @@ def _describe(metadata: dict[str, Any]) -> str:
         f"  kernels   {len(metadata['kernels'])} ({counts}), called at {len(metadata['calls'])} places in {len(sub_dnns)} sub-DNNs",
         *(
             f"  besides   for {better['target']['mcpu']}: {len(better['kernels'])} kernels, an arena of {better['arena_bytes']:,} bytes"
-            for better in metadata.get("better", ())
+            for better in levels_of(metadata)[1:]
         ),
         *(["user metadata"] if metadata.get("user_metadata") else []),
         *(f"  {key}: {text}" for key, text in metadata.get("user_metadata", {}).items()),

@@ -169,7 +169,7 @@ def link(
         compiler.run(command, f"link {out.name}")
         allowed = [*link_words, *([SANITIZERS[sanitize]] if sanitize else [])]
         check_library(library_path, machine.arch, glibc_bound(machine, glibc), exports, allowed, program.device)
-        append_trailer(library_path, {**metadata[0], **({"better": metadata[1:]} if better else {})})
+        append_trailer(library_path, {**metadata[0], **({"levels": metadata} if better else {})})
         _publish(library_path, out)
     clock.lap("link")
     return Linked(out, fingerprint, seconds)

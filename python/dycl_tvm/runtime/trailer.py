@@ -87,8 +87,12 @@ def trailer_of(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def levels_of(metadata: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the metadata of each kind of CPU that a library has code for, from that of its trailer, the least first."""
-    return [{key: value for key, value in metadata.items() if key != "better"}, *metadata.get("better", ())]
+    """Return what a library may say of itself, by the CPU that it has code for, the least first, from the metadata of its trailer.
+
+    Where there is code for several, the trailer has the metadata of the least, and in it those of all.
+    """
+    levels: list[dict[str, Any]] = metadata.get("levels", [metadata])
+    return levels
 
 
 def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import nn
 from tvm import rpc
 
 import dycl_tvm
+from dycl_tvm.codegen import toolchain
 from dycl_tvm.deploy import RemoteModule
 from dycl_tvm.errors import TargetError, UsageError
 from dycl_tvm.runtime.params import read_params
@@ -42,6 +45,15 @@ class Exits(nn.Module):
         return self.late(self.body(h).relu()), self.easy.clone()
 
 
+_MAIN = """
+#include <dycl/module.h>
+#include <cstdio>
+int main(int, char** argv) {
+  auto module = dycl::Module::Load(argv[1], argv[2]);
+  if (module.ok()) module = dycl::Module::Load(argv[1], argv[2]);
+  return std::puts(module.ok() ? module.value().Metadata().c_str() : module.status().message().c_str()) < 0;
+}
+"""
 INPUTS = (torch.linspace(0, 3, 192).reshape(1, 3, 8, 8), -torch.linspace(0, 1, 192).reshape(1, 3, 8, 8).sin())
 
 
@@ -116,6 +128,18 @@ def test_weights_inside_the_library(built: tuple[Path, Path, Any], tmp_path: Pat
     remote = RemoteModule(rpc.LocalSession(), library)
     assert remote.metadata["target"]["mcpu"] == _runnable(library)[-1]
     torch.testing.assert_close(torch.from_numpy(remote(INPUTS[1].numpy())[0]), want[0], rtol=1e-4, atol=1e-5)
+
+
+def test_from_cpp(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    main = tmp_path / "main.cc"
+    main.write_text(_MAIN)
+    units = [str(main), *map(str, toolchain.runtime_sources().host_units())]
+    toolchain.find_compiler().run(
+        ["-std=c++17", *toolchain.include_flags(), *units, "-o", str(tmp_path / "main"), "-ldl", "-lpthread"], "main"
+    )
+    for cpu in _runnable(built[0]):
+        done = subprocess.run([tmp_path / "main", *built[:2]], env={"DYCL_CPU": cpu}, capture_output=True, text=True, check=False)
+        assert json.loads(done.stdout)["target"]["mcpu"] == cpu, done
 
 
 def test_portable() -> None:
