@@ -4,10 +4,11 @@
 The measure is that of Cocktailer (OSDI 2023). Of the inputs that are drawn, five are taken: those whose paths run the fewest
 kernels, the most, and a quarter, half and three quarters of the way between. The trace of a path is a network without control flow,
 loops unrolled, which computes what the decisions were taken by too, built by the same compiler. ONNX Runtime is compared with
-itself in the same way: the network as ``If`` and ``Loop`` over the trace as ONNX. One thread, of which the CPU time counts; both take
-turns, each compiler in a process of its own; medians.
+itself in the same way: the network as ``If`` and ``Loop`` over the trace as ONNX; and so is AOTInductor, the network as ``torch.cond``
+over the exported trace, on the paths of the fewest and the most kernels, as it takes a minute or two for each. One thread, of which the
+CPU time counts; both take turns, each compiler in a process of its own; medians.
 
-    python benchmarks/control_flow.py [--networks NAME ...] [--rounds N]
+    python benchmarks/control_flow.py [--networks NAME ...] [--contenders ours onnxruntime aotinductor] [--rounds N]
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from shared import geometric_mean, in_brief, loaded, onnxruntime_session
+from speed.conditional import conditional_module
 from speed.contenders import aligned, direct
 from speed.networks import arrays
 from speed.static import StaticPath, static_path, torch_module, write_onnx
 
 import dycl_tvm
 from dycl_tvm import zoo
+from dycl_tvm.passes import run_passes
 from dycl_tvm.progress import Phases
 from dycl_tvm.staging import stage_model
 
@@ -41,6 +44,12 @@ _DRAWN, _PATHS = 64, 5
 #: For how long one contender runs one input in a round, and for how long between two looks at the clock, which takes part of a microsecond.
 _SECONDS, _GROUP_SECONDS = 0.1, 2e-4
 Call = Callable[[], Any]
+#: By the methods of a network, the names of their columns.
+_CONTENDERS = {
+    "ours": "over the trace",
+    "onnxruntime": "ONNX Runtime, over its trace",
+    "aotinductor": "AOTInductor, over its trace (fewest, most)",
+}
 
 
 def chosen(counts: Sequence[int]) -> list[int]:
@@ -92,6 +101,23 @@ class Network:
             pairs.append((_fed(whole, inputs), _fed(alone, inputs)))
         return pairs
 
+    def aotinductor(self) -> list[tuple[Call, Call]]:
+        """Return AOTInductor's calls of the network and of its trace, of the inputs with the shortest and the longest path."""
+        graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
+        run_passes(graph, ["element_checks"])  # as of the trace
+        whole, pairs = self._by_inductor(conditional_module(graph), self.inputs[0], "whole"), []
+        chosen = dict.fromkeys((0, len(self.inputs) - 1))
+        self.parts = [self.parts[k] for k in chosen]
+        for k in chosen:
+            alone, inputs = self._by_inductor(torch_module(self.traces[k]), self.inputs[k], f"trace_{k}"), self.inputs[k]
+            pairs.append((lambda x=inputs: whole(*x), lambda x=inputs, alone=alone: alone(*x)))
+        return pairs
+
+    def _by_inductor(self, module: torch.nn.Module, inputs: tuple[Any, ...], name: str) -> Any:
+        exported = torch.export.export(module, inputs)
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(self.folder / f"{name}.pt2"))
+        return torch._inductor.aoti_load_package(package)
+
 
 def _nanoseconds(call: Call) -> float:
     """Return the CPU time of a call: the median of groups of calls."""
@@ -139,17 +165,16 @@ def main() -> None:
     """Run the command: print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", default=list(zoo.names()), metavar="NAME", help=f"of {', '.join(zoo.names())}")
+    parser.add_argument("--contenders", nargs="*", default=list(_CONTENDERS), choices=list(_CONTENDERS), help="default: all")
     parser.add_argument("--rounds", type=int, default=9, help="how often the contenders take turns (default: 9)")
     given = parser.parse_args()
     unknown = [n for n in given.networks if n not in zoo.names()]
     if unknown:
         parser.error(f"no network {', '.join(unknown)}; there are {', '.join(zoo.names())}")
     context = multiprocessing.get_context("spawn")
-    print(
-        "| network | kernels run, of the most | µs | over the trace | ONNX Runtime, over its trace |\n| --- | --- | --- | --- | --- |",
-        flush=True,
-    )
-    all_of: dict[str, list[float]] = {"ours": [], "onnxruntime": []}
+    columns = ["network", "kernels run, of the most", "µs", *(_CONTENDERS[c] for c in given.contenders)]
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
+    all_of: dict[str, list[float]] = {c: [] for c in given.contenders}
     for name in given.networks:
         told: dict[str, Any] = {}
         for of in all_of:
@@ -160,17 +185,11 @@ def main() -> None:
             process.join()
             if not isinstance(told[of], str):
                 all_of[of] += [ratio for *_, ratio in told[of]]
-        ours, peer = told["ours"], told["onnxruntime"]
-        if isinstance(ours, str):
-            print(f"| `{name}` | | | {ours} | |", flush=True)
-            continue
-        columns = [
-            ", ".join(f"{100 * part:.0f} %" for part, *_ in ours),
-            ", ".join(f"{ns / 1e3:.3g}" for _, ns, _ in ours),
-            ", ".join(f"{ratio:.2f}" for *_, ratio in ours),
-            peer if isinstance(peer, str) else ", ".join(f"{ratio:.2f}" for *_, ratio in peer),
-        ]
-        print(f"| `{name}` | {' | '.join(columns)} |", flush=True)
+        rows = [t for t in told.values() if not isinstance(t, str)]
+        parts = ", ".join(f"{100 * part:.0f} %" for part, *_ in rows[0]) if rows else ""
+        times = ", ".join(f"{ns / 1e3:.3g}" for _, ns, _ in rows[0]) if rows else ""
+        ratios = [t if isinstance(t, str) else ", ".join(f"{ratio:.2f}" for *_, ratio in t) for t in told.values()]
+        print(f"| `{name}` | {' | '.join([parts, times, *ratios])} |", flush=True)
     means = [f"{geometric_mean(r):.3f}" if r else "" for r in all_of.values()]
     print(f"| geometric mean | | | {' | '.join(means)} |")
 

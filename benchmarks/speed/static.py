@@ -24,8 +24,8 @@ from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.passes import run_passes
 from dycl_tvm.runtime.structure import unflatten
 
-_SCALAR_DTYPE = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
-_TENSOR_FORM = {
+SCALAR_DTYPE = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
+TENSOR_FORM = {
     **{op: f"aten.{op}.Tensor" for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
     **{op: f"aten.{op}.default" for op in ("neg", "abs", "floor", "ceil", "round", "trunc", "sqrt", "exp", "log", "sin", "cos", "tanh")},
     **{op: f"aten.logical_{op}.default" for op in ("not", "and", "or", "xor")},
@@ -108,16 +108,16 @@ class _Walk:
     def write(self, number: _Number) -> Value:
         step, entry = number.step, self.out.entry
         assert isinstance(step.output.type, ScalarType)
-        dtype = _SCALAR_DTYPE[step.output.type.kind]
+        dtype = SCALAR_DTYPE[step.output.type.kind]
         args = [self.number_tensor(a) for a in number.args]
         if step.op == "item":
             flat = self.out.op(entry, "aten.reshape.default", args[0], [])
             return self.out.op(entry, "aten._to_copy.default", flat, dtype=dtype)
         if step.op in ("to_int", "to_float", "to_bool"):
             return self.out.op(entry, "aten._to_copy.default", args[0], dtype=dtype)
-        if step.op not in _TENSOR_FORM:
+        if step.op not in TENSOR_FORM:
             raise UnsupportedError(f"the host operation {step.op} has no form on tensors here", step.origin)
-        return self.out.op(entry, _TENSOR_FORM[step.op], *args)
+        return self.out.op(entry, TENSOR_FORM[step.op], *args)
 
     def number_tensor(self, found: Any) -> Value:
         if isinstance(found, _Number):
