@@ -140,7 +140,7 @@ def _select(ctx: OpContext, x: Any, dim: int, index: int) -> Any:
 
 @converter(
     "split.Tensor", "split_with_sizes.default", "chunk.default", "split.sizes", "unbind.int", "tensor_split.sections",
-    "split_copy.Tensor", "split_with_sizes_copy.default",
+    "split_copy.Tensor", "split_with_sizes_copy.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default",
 )  # fmt: skip
 def _split(ctx: OpContext, x: Any, *args: Any) -> Any:
     if "unbind" in ctx.op:
