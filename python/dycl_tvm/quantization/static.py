@@ -14,8 +14,8 @@ from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.nodes import HCFG, Branch, Switch
 from dycl_tvm.passes import run_passes
 from dycl_tvm.progress import Phases, ProgressLike
+from dycl_tvm.quantization.grids import grids_of
 from dycl_tvm.quantization.layers import Layer, layers_of, no_layers, without
-from dycl_tvm.quantization.numbers import Grid
 from dycl_tvm.quantization.observe import Call, Losses, Ranges, watch
 from dycl_tvm.quantization.program import NOT_FINITE, SKIPPED, Agreement, LayerLoss, QuantizationReport, Quantized
 from dycl_tvm.quantization.rewrite import round_layers
@@ -100,7 +100,7 @@ def quantize(
         ranges = Ranges(chosen)
         watch(graph, calls, ranges)
         rounded = [(layer, r) for layer in chosen if (r := ranges.of(layer)) is not None]
-        grids = {layer.x: Grid.of(r) for layer, r in rounded}
+        grids = grids_of(graph, rounded)
         losses = Losses([layer for layer, _ in rounded], grids)
         watch(graph, calls, losses)
 

@@ -248,3 +248,31 @@ def test_a_layer_that_never_ran_stays_float_though_others_read_its_input() -> No
     assert any(op.startswith("aten.linear") or op.startswith("aten.addmm") for op in _ops(quantised))
     # the step of its grid is larger than all that it reads the first time, and the report does not hide it behind the second
     assert losses["twice"].places == 2 and losses["twice"].decibels is not None and losses["twice"].decibels < 5
+
+
+
+class Skip(nn.Module):
+    """A tensor that is pooled for one layer, and joined with a larger one for a second."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.below, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(16, 8, 1)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        skip = self.first(x).relu()
+        return self.below(nn.functional.max_pool2d(skip, 2)), self.last(torch.cat([self.factor * skip, skip], 1))
+
+
+@pytest.mark.parametrize(("factor", "rounded"), [(1.2, 3), (4.0, 4)])
+def test_what_two_layers_read_of_one_tensor_is_rounded_once_where_that_costs_little(factor: float, rounded: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inputs = _inputs([1.0, 1.2])
+    quantised = dycl_tvm.quantize(Skip(factor).eval(), inputs)
+    artifact = dycl_tvm.build(quantised, target="llvm")
+    # the input, the larger part, and the tensor that both layers read, once or for each
+    assert _ops(quantised).count("dycl_quantized.quantize.default") == rounded
+    artifact.export_library(tmp_path / "net.so")
+    module = dycl_tvm.load(tmp_path / "net.so", artifact.save_params(tmp_path / "net.params"))
+    for x in inputs:
+        assert all(np.array_equal(np.asarray(a), b.numpy()) for a, b in zip(module(x), quantised(x)))
