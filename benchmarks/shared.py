@@ -91,9 +91,8 @@ def _called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def in_brief(error: Exception) -> str:
     """Return the kind of an error and the beginning of what it says."""
-    if type(error) is RuntimeError:  # of another process, in brief
-        return str(error)
-    return f"{type(error).__name__}: {next(filter(None, str(error).splitlines()), '')[:100]}"
+    said = next(filter(None, str(error).splitlines()), "")[:100]
+    return said if type(error) is RuntimeError else f"{type(error).__name__}: {said}"  # of another process, in brief
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:

@@ -154,7 +154,8 @@ class _Writer:
             if part is not edges and not is_branch and isinstance(by, Value):
                 low = 0 if part == edges[:half] else half
                 side.nodes[by] = side.apply("aten.sub.Tensor", side.nodes[by], low)
-            side.graph.output(tuple(self.whole(node, side) for node in self.choose(by, part, stop, side, is_branch)))
+            found = self.choose(by, part, stop, side, is_branch)
+            side.graph.output(tuple(self.whole(node, side, node in found[:k]) for k, node in enumerate(found)))
             sides.append(fx.GraphModule(side.root, side.graph))
         pred = read if is_branch else body.apply("aten.ge.Scalar", read, half)
         names = [f"side_{len(body.graph.nodes)}_{k}" for k in range(2)]
@@ -174,11 +175,11 @@ class _Writer:
         return self.blocks(edge.target, stop, body)
 
     @staticmethod
-    def whole(node: fx.Node, side: _Body) -> fx.Node:
-        """Return a result that is no view of what a side was given, which ``torch.cond`` refuses."""
+    def whole(node: fx.Node, side: _Body, again: bool) -> fx.Node:
+        """Return a result that is no view of what a side was given, and none that it has already: ``torch.cond`` refuses both."""
         source = node.args[0] if node.target is operator.getitem else node
         returns = getattr(getattr(source.target, "_schema", None), "returns", ())
-        if node.op in ("placeholder", "get_attr") or any(r.alias_info is not None for r in returns):
+        if again or node.op in ("placeholder", "get_attr") or any(r.alias_info is not None for r in returns):
             return side.apply("aten.clone.default", node, memory_format=torch.contiguous_format)
         return node
 
