@@ -52,7 +52,7 @@ def identity_elimination(graph: HCFG) -> int:
                 same = _tensor_identity(step, all(uses[v] == 0 for v in step.results()[1:]))
                 result = step.outputs[0] if step.outputs else None
                 if step.op == "aten.where.self" and result is not None:
-                    same = same or _chosen_again(step, chosen)
+                    same = same or _chosen_again(step, result, chosen)
                     chosen[result] = step
             elif isinstance(step, HostOp):
                 same = _host_identity(step, made)
@@ -117,11 +117,11 @@ def _hands_on(step: TensorOp, name: str, kind: TensorType) -> bool:
     return False
 
 
-def _chosen_again(step: TensorOp, chosen: dict[Value, TensorOp]) -> Value | None:
+def _chosen_again(step: TensorOp, result: Value, chosen: dict[Value, TensorOp]) -> Value | None:
     """Return the operand of a choice that was made by the same condition, with the same other operand; ``chosen`` has those seen so far."""
     condition, source, other = step.args
     before = chosen.get(source) if isinstance(source, Value) else None
-    if before is None or before.args[0] is not condition or before.args[2] is not other or source.type != step.outputs[0].type:
+    if before is None or before.args[0] is not condition or before.args[2] is not other or source.type != result.type:
         return None
     return source  # type: ignore[no-any-return]
 
