@@ -162,7 +162,7 @@ def _onnxruntime(precision: str, model: nn.Module, x: Inputs, folder: Path) -> t
 def _openvino(precision: str, model: nn.Module, x: Inputs, folder: Path) -> tuple[Call, Path]:
     import openvino
 
-    made = openvino.Core().read_model(_onnx(model, x, folder))
+    made = openvino.convert_model(model, example_input=x)  # a file of ONNX has no more than 2 GiB
     if precision != "fp32":
         import nncf
 

@@ -121,6 +121,10 @@ int32_t ParamsBytes::Map(uint64_t offset) {
 }
 
 void ParamsBytes::Keep(void* mapping, size_t mapped) {
+  // Large pages where the system has some to give: a file that is not in memory is then read in
+  // large pieces, and what fetches memory ahead of a kernel ends at the end of a page. It is a
+  // hint: where it is refused nothing is lost.
+  madvise(mapping, mapped, MADV_HUGEPAGE);
   mapping_ = mapping;
   mapped_ = mapped;
   begin_ = static_cast<const unsigned char*>(mapping);

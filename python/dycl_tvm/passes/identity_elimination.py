@@ -39,6 +39,7 @@ def identity_elimination(graph: HCFG) -> int:
     mapping: dict[Value, Operand] = {}
     follow = replacer(mapping)
     made: dict[Value, HostOp] = {}
+    chosen: dict[Value, TensorOp] = {}
     changes = 0
     for block in reverse_postorder(graph):
         kept = []
@@ -50,6 +51,9 @@ def identity_elimination(graph: HCFG) -> int:
             if isinstance(step, TensorOp):
                 same = _tensor_identity(step, all(uses[v] == 0 for v in step.results()[1:]))
                 result = step.outputs[0] if step.outputs else None
+                if step.op == "aten.where.self" and result is not None:
+                    same = same or _chosen_again(step, result, chosen)
+                    chosen[result] = step
             elif isinstance(step, HostOp):
                 same = _host_identity(step, made)
                 result = step.output
@@ -111,6 +115,15 @@ def _hands_on(step: TensorOp, name: str, kind: TensorType) -> bool:
         pairs = zip(kind.shape, step.args[2], strides)
         return not static_argument(step, "storage_offset") and all(given == want or extent == 1 for extent, given, want in pairs)
     return False
+
+
+def _chosen_again(step: TensorOp, result: Value, chosen: dict[Value, TensorOp]) -> Value | None:
+    """Return the operand of a choice that was made by the same condition, with the same other operand; ``chosen`` has those seen so far."""
+    condition, source, other = step.args
+    before = chosen.get(source) if isinstance(source, Value) else None
+    if before is None or before.args[0] is not condition or before.args[2] is not other or source.type != result.type:
+        return None
+    return source  # type: ignore[no-any-return]
 
 
 def _host_identity(step: HostOp, made: dict[Value, HostOp]) -> Operand | None:

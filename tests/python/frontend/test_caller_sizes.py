@@ -14,6 +14,7 @@ from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.interpreter import LimitError
 from dycl_tvm.hcfg.nodes import TensorOp
 from dycl_tvm.hcfg.sizes import Dim
+from dycl_tvm.passes import run_passes
 
 N = Dim("N", min=1, max=6)
 
@@ -261,6 +262,21 @@ def test_on_a_path_of_its_own_a_size_is_a_plain_number():
     graph = stage(lambda x: x.view(-1, 2) * x.shape[0], rows(3)[0], dynamic_shapes=({0: N},), specialize=[2, 6])
     steps = [(step.op, step.outputs[0].type.shape) for block in graph.blocks for step in block.steps if isinstance(step, TensorOp)]
     assert steps.count(("aten.slice.Tensor", (2, 4))) == 1 and ("aten.view.default", (4, 2)) in steps
+
+
+def test_attention_reads_the_keys_that_are_returned():
+    """What is behind the new row is zero already, so a step of a decoder writes its keys and values once."""
+
+    def step(q, keys, values, row):
+        keys, values = torch.cat([keys, row], 2), torch.cat([values, row], 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, keys, values), keys, values
+
+    inputs = tuple(torch.randn(1, 2, n, 4) for n in (1, 3, 3, 1))
+    graph = stage(step, inputs, dynamic_shapes=(None, {2: N}, {2: N}, None))
+    run_passes(graph, outlined=False)
+    steps = [step for block in graph.blocks for step in block.steps if isinstance(step, TensorOp)]
+    read = next(step.args[1:3] for step in steps if "scaled_dot_product" in step.op)
+    assert [step.args[0] for step in steps if step.op == "dycl_moving.together.default"] == list(read)
 
 
 def test_outputs_have_the_same_numbers_on_all_paths():

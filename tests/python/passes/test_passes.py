@@ -74,6 +74,17 @@ def test_what_changes_something_stays(op: str, args: tuple, kwargs: dict) -> Non
     assert apply(g.graph, "identity_elimination") == [0]
 
 
+def test_a_choice_by_one_condition_is_made_once() -> None:
+    g = GraphBuilder("choice", {"x": V, "c": tensor(4, dtype="bool"), "d": tensor(4, dtype="bool")})
+    zero, one = constant(torch.zeros(())), constant(torch.ones(()))
+    x, c, d = g.params
+    inner = g.op(g.entry, "aten.where.self", c, x, zero)
+    outer = [g.op(g.entry, "aten.where.self", *args) for args in ((c, inner, zero), (c, inner, one), (d, inner, zero), (c, zero, inner))]
+    g.leave(g.entry, *outer)
+    assert apply(g.graph, "identity_elimination") == [1]
+    assert value(g.graph) is inner
+
+
 NOWHERE = torch.zeros(0, dtype=torch.int64)
 
 

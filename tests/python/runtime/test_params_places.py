@@ -74,6 +74,20 @@ def test_a_part_of_an_open_file(files: tuple[Path, Path], tmp_path: Path, how: o
     is_right(module)
 
 
+@pytest.mark.skipif(not os.path.exists("/sys/kernel/mm/transparent_hugepage"), reason="this system has no large pages")
+@pytest.mark.parametrize("how", [True, False, "sealed"])
+def test_large_pages_are_asked_for(files: tuple[Path, Path], how: object) -> None:
+    """Of the memory that the weights are in: kernels read it in order, and fetch ahead to the end of a page."""
+
+    def asked() -> int:
+        return sum("hg" in line.split() for line in Path("/proc/self/smaps").read_text().splitlines() if line.startswith("VmFlags"))
+
+    before = asked()
+    module = load(files[0], files[1], mmap=how)  # type: ignore[arg-type]
+    assert asked() > before
+    is_right(module)
+
+
 def test_places_that_cannot_be_used_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     data, archive = files[1].read_bytes(), tmp_path / "archive"
     archive.write_bytes(b"abc" + data)

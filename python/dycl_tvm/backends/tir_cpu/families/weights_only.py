@@ -216,7 +216,7 @@ class _Kernel:
 
     def at(self, column: Any, row: Any, start: int) -> Any:
         """Return a vector of words of a tile of columns."""
-        return self.w[column * self.plan.vectors + start // self.lanes, row, T.ramp(0, 1, self.lanes)]
+        return self.words.at(self.w, row, column * self.plan.vectors + start // self.lanes)
 
 
 def _seconds(work: Dense, machine: Machine, vectors: int, spread: int) -> float:

@@ -3,9 +3,10 @@
 
 A *word* is 32 bits: four or eight neighbours of the sum in one column. Those of even number lie in its low half, the first one lowest,
 the others at the same places of its high half, so that shifts of 16 bits give pairs of neighbours. A *block* is what of the sum has one
-scale, or 128 of it where a scale reaches further. Words lie in panels (panels, rows, a vector of columns): of each block its words, then
-its scales. The array is one of float32, and words are the bits of its elements. A tile reads some panels side by side, so that their pages
-are fetched at once. Columns that are none, and what is missing in the last word of a sum, are zero.
+scale, or 128 of it where a scale reaches further. Words lie in panels (panels, rows, columns of some vectors): of each block its words,
+then its scales. The array is one of float32, and words are the bits of its elements. The vectors of a row are next to each other, so that
+a tile as wide as a panel reads memory in one stream: with a stream for each vector it reads half as fast, because no stream is long
+enough for what fetches memory ahead. Columns that are none, and what is missing in the last word of a sum, are zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dycl_tvm.backends.tir_cpu.words.workload import Dense, Tensor
 
 #: Bits of the element types of grouped weights.
 BITS = {"int8": 8, "int4": 4}
-#: Panels of an array are a multiple of this: as many as a tile may have side by side.
+#: Vectors of a panel: as many as a tile has at most.
 TOGETHER = 4
 #: The longest block: sums of its integers are exact in 24 bits.
 _LONGEST = 128
@@ -82,7 +83,11 @@ class Words:
     def array(self) -> Tensor:
         """The array."""
         rows = (self.blocks - 1) * self.rows_of_block + -(-self.last // self.per) + 1
-        return Tensor((-(-self.n // (TOGETHER * self.lanes)) * TOGETHER, rows, self.lanes))
+        return Tensor((-(-self.n // (TOGETHER * self.lanes)), rows, TOGETHER * self.lanes))
+
+    def at(self, array: Any, row: Any, vector: Any) -> Any:
+        """Return a vector of a row: the words of its columns, or their scales."""
+        return array[vector // TOGETHER, row, T.ramp(vector % TOGETHER * self.lanes, 1, self.lanes)]
 
     def pack(self) -> Any:
         """Return the PrimFunc (integers (n, bytes of a row), scales (n, groups), array); of 4 bits a byte has two, the first one low."""

@@ -113,7 +113,10 @@ def cat(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
 def _with_behind(
     whole: torch.Tensor, length: Extent, added: torch.Tensor, more: Extent, dim: int, room: int | None = None
 ) -> tuple[torch.Tensor, Extent]:
-    """Return a buffer with another one behind what there is in it, and how much there is then; ``room`` is how much there is at most."""
+    """Return a buffer with another one behind what there is in it, and how much there is then; ``room`` is how much there is at most.
+
+    Behind that there are zeros, which cost nothing here: attention and products need them there, and would write another buffer.
+    """
     total = summed(length, more)
     if isinstance(length, int):
         return torch.cat([whole, added], dim), total
@@ -124,11 +127,16 @@ def _with_behind(
     if added.shape[dim] == 0:
         return buffer, total
     if added.shape[dim] == 1:
-        return torch.where(positions.reshape(shape) == start, added, buffer), total
+        return _zero_behind(torch.where(positions.reshape(shape) == start, added, buffer), dim, total), total
     shifted = positions - start
     moved = torch.index_select(added, dim, shifted.clamp(0, added.shape[dim] - 1))
     inside = ((shifted >= 0) & (shifted < added.shape[dim])).reshape(shape)
-    return torch.where(inside, moved, buffer), total
+    return _zero_behind(torch.where(inside, moved, buffer), dim, total), total
+
+
+def _zero_behind(t: torch.Tensor, along: int, length: Extent) -> torch.Tensor:
+    """Return a buffer with zeros behind a length."""
+    return masked(t, along, length, 0) if isinstance(length, Length) else t
 
 
 def stack(func: Any, tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
