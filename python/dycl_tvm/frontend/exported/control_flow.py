@@ -256,7 +256,7 @@ def _row(x: torch.Tensor, i: Any) -> torch.Tensor:
 
 def scan(session: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``scan``: a state carried along dimension 0 of the inputs, and results stacked along dimension 0."""
-    n = extent_at(xs[0], rank_of(xs[0])) if xs else 0
+    n: Any = extent_at(xs[0], rank_of(xs[0])) if xs else 0
     least, most = bounds_of(n)
     if most == 0:
         session.refuse("a scan or map over no elements", "give inputs with at least one element in dimension 0")
