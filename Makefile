@@ -17,7 +17,7 @@ PYTHON ?= python3
 JOBS ?= 2
 # More arguments for pytest: `make test PYTEST_ARGS="-k target -x"`.
 PYTEST_ARGS ?=
-# `make onnx-suite ONNX_ARGS=--compiled` builds and loads each case; `--pattern REGEX` chooses some.
+# `make onnx-suite ONNX_ARGS=--compiled` builds and loads each case, `--open` leaves dimensions open; `--pattern REGEX` chooses some.
 ONNX_ARGS ?=
 
 CXX_SOURCES = $(shell find src examples tests \( -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.c' \) 2>/dev/null | sort)

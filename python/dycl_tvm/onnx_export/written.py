@@ -34,6 +34,25 @@ def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     return torch.where(cond, a, b)
 
 
+def _sort(x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """Sort by ONNX's TopK, which keeps equal elements in their order, and of which NaN are no elements: they go behind, or in front."""
+    if not x.dim():
+        return x, torch.zeros((), dtype=torch.int64)
+    wide, count = x if x.dtype not in _NOT_SORTED else x.to(torch.int32), x.shape[dim]
+    if not x.dtype.is_floating_point:
+        places = torch.topk(wide, count, dim, descending, True)[1]
+    else:
+        missing = torch.isnan(wide)
+        places = torch.topk(torch.where(missing, torch.zeros_like(wide), wide), count, dim, descending, True)[1]
+        behind = torch.topk(missing.gather(dim, places).to(torch.int32), count, dim, descending, True)[1]
+        places = places.gather(dim, behind)
+    return x.gather(dim, places), places
+
+
+#: Types of which ONNX Runtime has no TopK.
+_NOT_SORTED = (torch.bool, torch.int8, torch.int16, torch.uint8)
+
+
 def element_or(chosen: torch.Tensor, element: int, x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of one element where a flag says so, else another tensor."""
     return _where(chosen, torch.full((), element, dtype=x.dtype), x)
@@ -42,6 +61,7 @@ def element_or(chosen: torch.Tensor, element: int, x: torch.Tensor) -> torch.Ten
 WRITTEN: dict[str, Callable[..., Any]] = {
     "aten.nonzero_static.default": _nonzero_static,
     "aten.where.self": _where,
+    "aten.sort.stable": _sort,
     TOGETHER: together,
     APART: apart,
     WITHIN: lambda x, low, high, message: x,  # its elements are asked for by a question beside it

@@ -119,6 +119,11 @@ def test_pooled(name):
     compare(POOLED[name], (2, 2, 5, 6), IMAGE, errors=True)
 
 
+@pytest.mark.parametrize("name", ["largest of three", "means without padding", "largest apart"])
+def test_pooled_with_any_number_of_channels(name):
+    compare(POOLED[name], (2, 2, 5, 6), {1: Dim("C", max=3), **IMAGE}, errors=True)
+
+
 @pytest.mark.parametrize(
     ("layer", "masks"),
     [

@@ -353,3 +353,47 @@ def test_sizes_with_a_path_of_their_own(name: str) -> None:
         assert_same(call(x), program.module()(x))
         taken.add(tuple(d.choice for d in call.last_path.branches if d.origin.file == "specialize"))
     assert taken == {(True,), (False, True), (False, False)}
+
+
+class Recurrences(nn.Module):
+    """``scan`` and ``map`` over dimensions of any length, with states and results that have lengths too."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        def cell(h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.tanh(h + r), torch.cond(r.sum() > 0, lambda h: h * 2, lambda h: h.clone(), (h,))
+
+        def outer(row: Tensor) -> Tensor:
+            return row.softmax(0).cumsum(0) * y.sum()
+
+        scan, map_ = torch._higher_order_ops.scan, torch._higher_order_ops.map
+        return scan(cell, x.new_zeros(x.shape[1], 3), x), scan(cell, x.new_zeros(3), y, reverse=True), map_(outer, x)
+
+
+def test_scans_over_any_length(tmp_path: Path) -> None:
+    sizes = ({0: Dim("T", min=2, max=12), 1: Dim("B", min=2, max=4)}, {0: Dim("U", min=2, max=6)})
+    program = export(Recurrences(), (torch.randn(5, 3, 3), torch.randn(4, 3)), dynamic_shapes=sizes)
+    mod = dycl_tvm.load(dycl_tvm.build(program).export_library(tmp_path / "scans.so", embed_params=True))
+    for read in (program, program.run_decompositions()):
+        call = dycl_tvm.stage(read).interpret()
+        for t, b, u in ((2, 2, 6), (12, 4, 2), (7, 3, 5)):
+            given = torch.randn(t, b, 3), torch.randn(u, 3)
+            assert_same(call(*given), Recurrences()(*given))
+            assert_same(mod(*given), Recurrences()(*given))
+
+
+class OtherLengths(nn.Module):
+    """Both sides give lengths that are computed there, and that may differ."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        both = torch.cond(x.sum() > 0, lambda x, y: torch.cat([x, y]), lambda x, y: torch.cat([y, x]), (x, y))
+        return both, torch.cond(x.sum() > 0, lambda x: x[:1].clone(), lambda x: torch.cat([x, x]), (x,)) * 2
+
+
+@pytest.mark.skipif(BEFORE_2_13, reason="torch.cond of this version wants results of one shape")
+def test_branches_that_give_other_lengths() -> None:
+    program = export(OtherLengths(), (torch.randn(4, 3), torch.randn(5, 3)), dynamic_shapes=({0: N}, {0: Dim("M", min=1, max=6)}))
+    call = dycl_tvm.stage(program).interpret()
+    for n, m in ((1, 6), (8, 1), (3, 3)):
+        for sign in (1, -1):
+            given = sign * torch.rand(n, 3), torch.randn(m, 3)
+            assert_same(call(*given), OtherLengths()(*given))

@@ -1,7 +1,7 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """ONNX's own node tests, through the backend of this package. As a program it runs all of them and prints the pass rate by kind:
 
-    python tests/python/frontend_onnx/node_suite.py [--compiled] [--pattern REGEX] [--json FILE]
+    python tests/python/frontend_onnx/node_suite.py [--compiled | --open] [--pattern REGEX] [--json FILE]
 
 A case passes as it is, or with inputs fixed from whose values a shape follows; it is refused (a typed error); or it is wrong.
 """
@@ -73,8 +73,8 @@ def run_case(name: str, backend: type[CompiledBackend]) -> tuple[str, ...]:
     case = cases()[name]
     prepared = backend.prepare(case.model, "CPU")
     for inputs, expected in case.data_sets:
-        found = prepared.run([_array(x) for x in inputs])
-        compare([_array(x) for x in expected], list(found), case.rtol, max(case.atol, NOISE.get(name, 0.0)))
+        found = prepared.run([array(x) for x in inputs])
+        compare([array(x) for x in expected], list(found), case.rtol, max(case.atol, NOISE.get(name, 0.0)))
     return prepared.fixed
 
 
@@ -92,7 +92,8 @@ def compare(expected: list[Any], found: list[Any], rtol: float, atol: float) -> 
             Runner.assert_similar_outputs([want], [np.asarray(have)], rtol, max(atol, FLOAT16) if want.dtype == np.float16 else atol)
 
 
-def _array(x: Any) -> Any:
+def array(x: Any) -> Any:
+    """Return an input or output of a case as an array."""
     return onnx.numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x
 
 
@@ -117,9 +118,14 @@ def main() -> int:
     """Run the suite; the exit status is 1 if a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--compiled", action="store_true", help="build and load each case instead of interpreting its graph")
+    parser.add_argument("--open", action="store_true", help="leave the dimensions of the inputs open: see open_suite.py")
     parser.add_argument("--pattern", default="", help="only cases whose name matches")
     parser.add_argument("--json", default="", help="write all results to a file")
     options = parser.parse_args()
+    if options.open:
+        import open_suite
+
+        return open_suite.main(options.pattern, options.json)
     backend = CompiledBackend if options.compiled else InterpretedBackend
     results: dict[str, Result] = {}
     names = [name for name in cases() if re.search(options.pattern, name)]

@@ -16,6 +16,7 @@ from dycl_tvm.frontend.onnx.backend import CompiledBackend, InterpretedBackend
 sys.path.insert(0, str(Path(__file__).parent))
 
 import node_suite  # noqa: E402
+import open_suite  # noqa: E402
 
 CONTROL = node_suite.control_cases()
 #: Every so many of the other cases run in `make test`.
@@ -66,6 +67,18 @@ def test_other_cases_interpreted() -> None:
 )  # fmt: skip
 def test_other_cases_compiled(name: str) -> None:
     node_suite.run_case(name, CompiledBackend)
+
+
+#: Cases with open dimensions, of unlike kinds; `make onnx-suite ONNX_ARGS=--open` runs all.
+OPEN = ["test_add_bcast", "test_concat_3d_axis_negative_2", "test_maxpool_2d_ceil", "test_resize_upsample_scales_cubic_align_corners",
+        "test_dynamicquantizelinear", "test_attention_4d_causal_with_past_and_present", "test_affine_grid_2d_expanded",
+        "test_lstm_with_peepholes", "test_slice_neg_steps"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_dimensions(name: str) -> None:
+    found = list(open_suite.results([name]))
+    assert found and {str(v): v.reason for v in found if v.status != "right"} == {}
 
 
 def test_backend_runs_one_node() -> None:

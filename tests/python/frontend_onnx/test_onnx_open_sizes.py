@@ -285,11 +285,65 @@ def test_bounds_that_make_no_sense(given: Any, words: str) -> None:
 
 
 def test_a_refusal_shows_the_node() -> None:
-    weights = {"last": np.array([-1]), "end": np.array([-3]), "axis": np.array([0])}
-    made = model("odd (float[N,3] x) => (float[A,3] y) { y = Slice(x, last, end, axis, last) }", weights=weights)
-    with pytest.raises(UnsupportedError) as error:
+    made = model("odd (float[N,3] x, int64[4] p) => (float[A,B] y) { y = Pad(x, p) }")
+    with pytest.raises(UnsupportedError, match="that nothing bounds") as error:
         dycl_tvm.stage(made, dynamic_shapes={"N": N})
-    assert "y = Slice(x, last, end, axis, last)" in str(error.value)
+    assert "y = Pad(x, p)" in str(error.value)
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(-1, -3, -1), (-2, 0, -1), (4, 1, -1), (2**40, -5, -3), (-1, -(2**62), -2)])
+def test_slices_that_go_backwards(start: int, end: int, step: int) -> None:
+    weights = {"start": np.array([start]), "end": np.array([end]), "axis": np.array([0]), "step": np.array([step])}
+    made = model("odd (float[N,3] x) => (float[A,3] y) { y = Slice(x, start, end, axis, step) }", weights=weights)
+    checked(made, [{"x": numbers(n, 3)} for n in SIZES], dynamic_shapes={"N": N})
+
+
+#: Models of images of any height and width.
+IMAGES = {
+    "windows": """MaxPool<kernel_shape = [3,3], strides = [2,2], ceil_mode = 1, pads = [0,0,1,1]>(x)
+        b = AveragePool<kernel_shape = [3,2], strides = [2,1], auto_pad = "SAME_LOWER">(x)
+        c = Conv<auto_pad = "SAME_UPPER", strides = [2,3]>(x, w)""",
+    "resizes": """Resize<mode = "cubic", coordinate_transformation_mode = "half_pixel">(x, , by)
+        b = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric">(x, , by)
+        to = Constant<value = int64[2] {5, 3}>()
+        c = Resize<mode = "cubic", axes = [2, 3], coordinate_transformation_mode = "align_corners">(x, , , to)""",
+    "padding": """Pad<mode = "reflect">(x, two)
+        hw = Shape<start = 2, end = 4>(x)  four = Constant<value = int64[2] {4, 4}>()  less = Neg(hw)  rest = Mod(less, four)
+        none = Constant<value = int64[2] {0, 0}>()  row = Concat<axis = 0>(none, rest)  pairs = Constant<value = int64[2] {2, 2}>()
+        both = Reshape(row, pairs)  turned = Transpose<perm = [0, 1]>(both)  flat = Constant<value = int64[1] {-1}>()
+        pads = Reshape(turned, flat)  axes = Constant<value = int64[2] {2, 3}>()  b = Pad(x, pads, , axes)  c = Relu(b)""",
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_any_size(name: str) -> None:
+    weights = {"w": numbers(3, 2, 3, 3), "by": np.array([1, 1, 0.6, 1.7], F32), "two": np.array([0, 0, 2, 1, 0, 0, 1, 2])}
+    text = f"images (float[1,2,H,W] x) => (float[1,C,A,B] a, float[1,D,E,F] b, float[1,G,I,J] c) {{ a = {IMAGES[name]} }}"
+    feeds = [{"x": numbers(1, 2, h, w)} for h, w in ((3, 3), (5, 8), (8, 4), (6, 7))]
+    checked(model(text, weights=weights), feeds, dynamic_shapes={"H": Dim("H", min=3, max=8), "W": Dim("W", min=3, max=8)})
+
+
+def test_steps_that_no_network_of_pytorch_has() -> None:
+    """Sequences of several lengths, and gates of other kinds, over any number of steps."""
+    weights = {"w": numbers(2, 12, 3), "r": numbers(2, 12, 4), "gw": numbers(1, 12, 3), "gr": numbers(1, 12, 4)}
+    weights |= {"lw": numbers(1, 16, 3), "lr": numbers(1, 16, 4), "p": numbers(1, 12)}
+    text = """steps (float[T,2,3] x, int32[2] n) => (float[T,2,2,4] a, float[2,2,4] h, float[T,1,2,4] b, float[1,2,4] c) {
+      a, h = GRU<direction = "bidirectional", hidden_size = 4>(x, w, r, , n)
+      b, d, c = LSTM<hidden_size = 4, direction = "reverse">(x, lw, lr, , , , , p)
+    }"""
+    feeds = [{"x": numbers(t, 2, 3), "n": np.array([t, max(t - 2, 1)], np.int32)} for t in SIZES]
+    checked(model(text, weights=weights), feeds, dynamic_shapes={"T": Dim("T", max=8)})
+
+
+def test_a_function_of_onnx_that_leaves_inputs_out() -> None:
+    """ONNX's own inliner does not write such a call out."""
+    text = """cache (float[B,2,T,4] q, float[B,2,T,4] k, float[B,2,T,4] v, float[B,2,P,4] a, float[B,2,P,4] b)
+      => (float[B,2,T,4] y, float[B,2,S,4] c, float[B,2,S,4] d) { y, c, d = Attention<is_causal = 1>(q, k, v, , a, b) }"""
+    feeds = []
+    for batch, t, past in ((1, 1, 5), (2, 3, 1), (3, 4, 2)):
+        feeds.append({**{n: numbers(batch, 2, t, 4) for n in "qkv"}, **{n: numbers(batch, 2, past, 4) for n in "ab"}})
+    sizes = {"B": Dim("B", max=3), "T": Dim("T", max=4), "P": Dim("P", max=5)}
+    checked(model(text, opset=23), feeds, dynamic_shapes=sizes)
 
 
 def test_lengths_that_the_data_decide_need_no_bounds() -> None:

@@ -441,6 +441,23 @@ def test_sizes_that_each_call_decides_are_dimensions_of_the_model(tmp_path: Path
                 model(*(torch.ones(2, n).numpy() for n in wrong))
 
 
+def ordered(x: torch.Tensor, k: torch.Tensor) -> Any:
+    return torch.sort(x, dim=1), x.sort(0, descending=True), torch.sort(k, dim=1, stable=True), torch.argsort(k, dim=1, stable=True)
+
+
+def test_sorting_is_stable_and_knows_what_is_no_number(tmp_path: Path) -> None:
+    size = dycl_tvm.Dim("N", min=1, max=6)
+    models = both(dycl_tvm.stage(ordered, (torch.ones(2, 3), torch.ones(2, 3)), dynamic_shapes={"x": {1: size}, "k": {1: size}}), tmp_path)
+    for n in (1, 4, 6):
+        x = torch.randn(2, n)
+        x = torch.where(x > 0.5, torch.nan, x).masked_fill(x < -0.8, torch.inf)
+        k = torch.randint(0, 3, (2, n)).float()
+        for model in models:
+            found, wanted = model(x.numpy(), k.numpy()), ordered(x, k)
+            for got, want in zip(itertools.chain(*found[:3], found[3:]), itertools.chain(*wanted[:3], wanted[3:]), strict=True):
+                torch.testing.assert_close(torch.as_tensor(got), want, equal_nan=True)
+
+
 def test_any_number_of_exits_fits_into_the_nesting_that_readers_allow(tmp_path: Path) -> None:
     """Forty exits in one another, some out of loops: blocks that would stand too deep are put further out."""
     graph = graph_of(many_exits, (torch.zeros(2),))

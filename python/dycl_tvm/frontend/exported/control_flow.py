@@ -16,10 +16,11 @@ from torch._higher_order_ops.associative_scan import generic_associative_scan
 from dycl_tvm.frontend.exported.session import ExportedSession
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.aligned import is_same
-from dycl_tvm.frontend.trace.values.grown import Grown, cut
+from dycl_tvm.frontend.trace.values.aligned import extent_at, fitted, is_same
+from dycl_tvm.frontend.trace.values.extents import as_number, bounds_of
+from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, buffer_type, cut, rank_of
+from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.recorder import truth_of
-from dycl_tvm.frontend.trace.values.storage import DTYPES
 from dycl_tvm.frontend.trace.values.tensors import fresh, fresh_like, read
 from dycl_tvm.hcfg.nodes import Block, Operand, Value, operand_type
 from dycl_tvm.hcfg.types import INT, TensorType
@@ -104,17 +105,72 @@ def cond(session: ExportedSession, run: Run, pred: Any, true_graph: Any, false_g
         session.refuse("the two branches give different numbers of results", "give the same structure on both sides")
     kept = [a if _same(a, b) else None for a, b in zip(left, right)]
     differ = [k for k, (a, b) in enumerate(zip(left, right)) if not _same(a, b)]
-    args = [[_operand(session, side[k]) for k in differ] for side in (left, right)]
-    for k in differ:
-        _check_alike(session, left[k], right[k], f"result {k} is {{}} in one branch and {{}} in the other")
-    join = builder.new_block("join")
-    for block, given in zip((then, orelse), args):
-        builder.block = block
-        builder.jump(join, given)
-    builder.block = join
-    for k, a in zip(differ, args[0]):
-        kept[k] = _wrapped(builder.add_param(join, operand_type(a)), left[k])
-    return tuple(kept)
+    join = _Join(session, (then, orelse))
+    made = {k: join.either(left[k], right[k], f"result {k} is {{}} in one branch and {{}} in the other") for k in differ}
+    join.enter()
+    return tuple(made[k]() if k in made else x for k, x in enumerate(kept))
+
+
+class _Join:
+    """The block in which both sides of a branch meet."""
+
+    def __init__(self, session: ExportedSession, ends: tuple[Block, Block]) -> None:
+        self._session, self._ends = session, ends
+        self._block = session.builder.new_block("join")
+        self._given: tuple[list[Operand], list[Operand]] = [], []
+
+    def enter(self) -> None:
+        """Go on behind both sides."""
+        builder = self._session.builder
+        for block, given in zip(self._ends, self._given):
+            builder.block = block
+            builder.jump(self._block, given)
+        builder.block = self._block
+
+    def either(self, a: Any, b: Any, what: str) -> Callable[[], Any]:
+        """Return what makes, behind both sides, the value that stands for one of each; ``what`` is said of two that none stands for."""
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and rank_of(a) == rank_of(b):
+            extents = [(extent_at(a, rank_of(a) - d), extent_at(b, rank_of(b) - d)) for d in range(rank_of(a))]
+            if any(isinstance(n, Length) or n != m for n, m in extents) and buffer_type(a).dtype == buffer_type(b).dtype:
+                return self._open(a, b, extents)
+        _check_alike(self._session, a, b, what)
+        value = self._param(_operand(self._session, a), _operand(self._session, b))
+        return lambda: _wrapped(value, a)
+
+    def _open(self, a: torch.Tensor, b: torch.Tensor, extents: list[tuple[Any, Any]]) -> Callable[[], Any]:
+        """Join tensors of which some have lengths of the run, or which are not equally long: a length that differs is a parameter too."""
+        shape = tuple(map(max, zip(buffer_type(a).shape, buffer_type(b).shape)))
+        value = self._param(*self._on_both(lambda t: read(_filled(t, shape)), a, b))
+        lengths = {}
+        for d, (n, m) in enumerate(extents):
+            if n != m:
+                count = self._param(*self._on_both(lambda extent: scalars.operand_of(as_number(extent)), n, m))
+                ends = *bounds_of(n), *bounds_of(m)
+                lengths[d] = Length(Counter(count, max(ends), OfTheRun(), first=min(ends)), 1, 0)
+            elif isinstance(n, Length):
+                lengths[d] = n
+        return lambda: cut(fresh(value), lengths)
+
+    def _param(self, a: Operand, b: Operand) -> Value:
+        for given, x in zip(self._given, (a, b)):
+            given.append(x)
+        return self._session.builder.add_param(self._block, operand_type(a))
+
+    def _on_both(self, record: Callable[[Any], Operand], a: Any, b: Any) -> list[Operand]:
+        """Record something at the end of both sides."""
+        made, builder = [], self._session.builder
+        for block, x in zip(self._ends, (a, b)):
+            builder.block = block
+            made.append(record(x))
+        return made
+
+
+def _filled(t: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return the buffer of a tensor, or itself, with as much behind it as it needs to have a shape."""
+    whole = t.padded() if isinstance(t, Grown) else t
+    for d, size in enumerate(shape):
+        whole = fitted(whole, d, size)
+    return whole
 
 
 def switch(session: ExportedSession, run: Run, index: Any, graphs: Sequence[Any], operands: Sequence[Any] = ()) -> Any:
@@ -174,12 +230,10 @@ def _loop(
     return state
 
 
-def _for(session: ExportedSession, start: int, stop: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """Run ``body(i, state)`` for i from start to stop: unrolled if that is short, as a loop if it is long."""
-    if stop - start <= UNROLL_LIMIT:
-        for i in range(start, stop):
-            state = body(i, state)
-        return state
+def _for(
+    session: ExportedSession, start: int, stop: Any, most: int, state: list[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Run ``body(i, state)`` for i from start to stop, which is no more than ``most``, as a loop."""
     counter = session.builder.host_op("add", (start, 0), INT)
 
     def test(state: list[Any]) -> Operand:
@@ -187,27 +241,37 @@ def _for(session: ExportedSession, start: int, stop: int, state: list[Any], body
 
     def rest(state: list[Any]) -> list[Any]:
         i = state[0]
-        i.node.bounds = (start, stop - 1)
+        i.node.bounds = (start, most - 1)
         return [i + 1, *body(i, state[1:])]
 
     return _loop(session, [scalars.wrap(counter), *state], test, rest)[1:]
 
 
+def _row(x: torch.Tensor, i: Any) -> torch.Tensor:
+    """Return element ``i`` along dimension 0, of which there is one."""
+    if not isinstance(x, Grown):
+        return x[i]
+    return cut(x.padded()[i], {d - 1: n for d, n in x.lengths.items() if d})
+
+
 def scan(session: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any] = ()) -> Any:
     """``scan``: a state carried along dimension 0 of the inputs, and results stacked along dimension 0."""
-    n = int(xs[0].shape[0]) if xs else 0
-    if n == 0:
+    n: Any = extent_at(xs[0], rank_of(xs[0])) if xs else 0
+    least, most = bounds_of(n)
+    if most == 0:
         session.refuse("a scan or map over no elements", "give inputs with at least one element in dimension 0")
+    if least == 0:
+        session.check(scalars.truth_operand(as_number(n) > 0), "RuntimeError", "a scan or map over no elements")
     carried = len(init)
 
     def step(i: Any, carry: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = _isolated(session, run, graph, [*carry, *(x[i] for x in xs), *captured])
+        results = _isolated(session, run, graph, [*carry, *(_row(x, i) for x in xs), *captured])
         return results[:carried], results[carried:]
 
     # The first round is recorded by itself: it tells what the results look like.
     carry, first = step(0, list(init))
     kept = [k for k, y in enumerate(first) if isinstance(y, torch.Tensor)]
-    if n <= UNROLL_LIMIT:
+    if isinstance(n, int) and n <= UNROLL_LIMIT:
         rows = [first]
         for i in range(1, n):
             carry, ys = step(i, carry)
@@ -215,18 +279,22 @@ def scan(session: ExportedSession, run: Run, graph: Any, init: Sequence[Any], xs
         return (*carry, *(torch.stack([row[k] for row in rows]) if k in kept else y for k, y in enumerate(first)))
     stacked = []
     for k in kept:
-        buffer = torch.zeros((n, *first[k].shape), dtype=DTYPES[str(first[k].dtype).removeprefix("torch.")])
-        stacked.append(torch.cat([first[k].unsqueeze(0), buffer[1:]]))
+        row = _filled(first[k], buffer_type(first[k]).shape)
+        stacked.append(torch.cat([row.unsqueeze(0), torch.zeros((most - 1, *row.shape), dtype=row.dtype)]))
 
     def body(i: Any, state: list[Any]) -> list[Any]:
         carry, ys = step(i, state[:carried])
         buffers = _copies(state[carried:])
         for buffer, k in zip(buffers, kept):
-            buffer[i] = ys[k]
+            _check_alike(session, first[k], ys[k], f"result {k} is {{}} in the first round and {{}} in another")
+            buffer[i] = _filled(ys[k], buffer.shape[1:])
         return [*carry, *buffers]
 
-    final = _for(session, 1, n, [*carry, *stacked], body)
-    results = dict(zip(kept, final[carried:]))
+    final = _for(session, 1, as_number(n), most, [*carry, *stacked], body)
+    results = {}
+    for k, made in zip(kept, final[carried:]):
+        lengths = {d + 1: length for d, length in first[k].lengths.items()} if isinstance(first[k], Grown) else {}
+        results[k] = cut(made, {0: n, **lengths} if isinstance(n, Length) else lengths)
     return (*final[:carried], *(results.get(k) for k in range(len(first))))
 
 

@@ -62,7 +62,7 @@ class Prepared(BackendRep):
         self.fixed, run = self._built[key, values]
         result = run({name: value for name, value in given.items() if name not in self.fixed})
         found = [result] if len(self.outputs) == 1 else [result[name] for name in self.outputs]
-        return tuple(_to_numpy(x, o.type) for x, o in zip(found, self.model.proto.graph.output))
+        return tuple(to_numpy(x, o.type) for x, o in zip(found, self.model.proto.graph.output))
 
     def _build(self, given: dict[str, Any]) -> tuple[tuple[str, ...], Run]:
         shapes = {name: _shape(value) for name, value in given.items()}
@@ -87,9 +87,10 @@ def _shape(value: Any) -> Any:
     return [tuple(np.shape(v)) for v in value] if isinstance(value, list) else tuple(np.shape(value))
 
 
-def _to_numpy(x: Any, type_: Any) -> Any:
+def to_numpy(x: Any, type_: Any) -> Any:
+    """Return an output, of which the model tells the type, as ONNX's tests have it."""
     if isinstance(x, list):
-        return [_to_numpy(item, type_) for item in x]
+        return [to_numpy(item, type_) for item in x]
     if isinstance(x, torch.Tensor):
         x = x.contiguous()
         x = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
@@ -106,10 +107,11 @@ def interpreted(model: Any, shapes: dict[str, Any], values: dict[str, Any]) -> R
     """Make a model run in the reference interpreter: no compilation, for wide tests."""
     graph = stage_onnx(model, input_shapes=shapes, input_values=values)
     verify(graph)
-    return lambda given: _interpret(graph, given)
+    return lambda given: run_graph(graph, given)
 
 
-def _interpret(graph: HCFG, given: dict[str, Any]) -> Any:
+def run_graph(graph: HCFG, given: dict[str, Any]) -> Any:
+    """Run a graph in the reference interpreter, on inputs by name."""
     leaves = flatten_call(graph.input_structure, (), given, graph.input_names)
     return interpret(graph, [from_array(value) for _, value in leaves])[0]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import onnx
 import torch
-from onnx.defs import SchemaError
 
 from dycl_tvm.errors import DyclError, PathExplosionError, UnsupportedError
+from dycl_tvm.frontend.onnx.functions import function_of
 from dycl_tvm.frontend.onnx.node import CONVERTERS, Node, tensor_of
 from dycl_tvm.frontend.onnx.recorder import Recorder
 from dycl_tvm.frontend.onnx.values import (
@@ -289,29 +289,9 @@ class Executor:
         key = (id(node), signature(inputs))
         if key in self._functions:
             return self._functions[key][1]
-        try:
-            schema = onnx.defs.get_schema(node.type, node.opset, domain)
-        except SchemaError:
+        function = function_of(_resolved(node), node.opset, domain, [_type_proto(x) for x in inputs])
+        if function is None:
             return None
-        if schema.has_context_dependent_function:
-            types = [_type_proto(x).SerializeToString() for x in inputs]
-            versions = [
-                v for v in schema.context_dependent_function_opset_versions if v <= node.opset
-            ] or schema.context_dependent_function_opset_versions
-            data = schema.get_context_dependent_function_with_opset_version(max(versions), _resolved(node).SerializeToString(), types)
-        elif schema.has_function:
-            versions = [v for v in schema.function_opset_versions if v <= node.opset] or schema.function_opset_versions
-            data = schema.get_function_with_opset_version(max(versions))
-        else:
-            return None
-        if not data:
-            return None
-        function = onnx.FunctionProto()
-        function.ParseFromString(data)
-        for attribute in schema.attributes.values():  # defaults of the operator are defaults of the body
-            default = attribute.default_value
-            if default.name and default.name not in node.protos and all(a.name != default.name for a in function.attribute_proto):
-                function.attribute_proto.append(default)
         self._functions[key] = (node, function)
         return function
 

@@ -2,7 +2,8 @@
 """Arithmetic of sizes, as exporters write it (Shape, Gather, Concat, Reshape), on numbers instead of tensors.
 
 In a model some of whose sizes are known only at run time, a size is a number of the host. So an int64 tensor of rank 0 that follows from
-sizes and constants is an int here, one of rank 1 a tuple of ints, and of their comparisons bools. What is known of a number (that it is
+sizes and constants is an int here, one of rank 1 a tuple of ints (of rank 2, as the padding of exporters is, a tuple of such), and of their
+comparisons bools. What is known of a number (that it is
 the length of an input, that it is twice another) stays known that way; in the memory of a tensor it would be lost.
 """
 
@@ -14,12 +15,15 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 
 from dycl_tvm.frontend.onnx.node import Node
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant
 
 #: A tensor of more elements is kept as one: nobody computes sizes of so many.
 MOST = 64
@@ -43,8 +47,16 @@ def as_tensor(x: Any) -> Any:
     """Return a datum as what ONNX says it is: numbers become a tensor."""
     if not is_number(x):
         return x
-    elements = x if isinstance(x, tuple) else (x,)
+    elements = _elements(x)
     return torch.tensor(x, dtype=torch.bool if elements and all(map(_is_bool, elements)) else torch.int64)
+
+
+def _elements(x: Any) -> list[Any]:
+    return [e for row in x for e in _elements(row)] if isinstance(x, tuple) else [x]
+
+
+def _is_flat(x: Any) -> bool:
+    return not isinstance(x, tuple) or not any(isinstance(e, tuple) for e in x)
 
 
 def as_number(t: torch.Tensor) -> Any:
@@ -54,12 +66,25 @@ def as_number(t: torch.Tensor) -> Any:
     return tuple(t.tolist()) if t.dim() else t.item()
 
 
+def known(x: Any) -> Any:
+    """Return a datum that is known while the model is staged, and small: numbers, or a tensor without a trace; else NotImplemented."""
+    if x is None or is_number(x):
+        return NotImplemented if any(map(scalars.is_symbolic, _elements(x))) else x
+    if not isinstance(x, torch.Tensor) or isinstance(x, Grown):
+        return NotImplemented
+    constant = as_constant(x) if isinstance(x, StagedTensor) else None
+    found = constant.data if constant is not None else x
+    return found if not isinstance(found, StagedTensor) and found.numel() <= MOST else NotImplemented
+
+
 def computed(node: Node, inputs: tuple[Any, ...]) -> Any:
     """Return what an operator gives for numbers; NotImplemented where it is one of tensors."""
     if node.type in ("Shape", "Size"):
         return _of_shape(node, *inputs)
     rule = RULES.get(node.type)
     if rule is None or not any(map(is_number, inputs)) or not all(x is None or is_number(x) for x in inputs):
+        return NotImplemented
+    if node.type not in MOVES and not all(map(_is_flat, inputs)):
         return NotImplemented
     return rule(node, *inputs)
 
@@ -69,7 +94,7 @@ def _is_bool(x: Any) -> bool:
 
 
 def _of_shape(node: Node, x: Any) -> Any:
-    shape = (() if not isinstance(x, tuple) else (len(x),)) if is_number(x) else tuple(x.shape)
+    shape = tuple(_array(x).shape if is_number(x) else x.shape)
     return math.prod(shape) if node.type == "Size" else shape[node.attr("start", 0) : node.attr("end")]
 
 
@@ -97,7 +122,8 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    return a % b if not scalars.is_symbolic(b) and b > 0 else NotImplemented
+    bounds = scalars.bounds_of(b)
+    return a % b if bounds is not None and bounds[0] > 0 else NotImplemented
 
 
 def _mod(node: Node, a: Any, b: Any) -> Any:
@@ -105,7 +131,7 @@ def _mod(node: Node, a: Any, b: Any) -> Any:
 
 
 def _chosen(cond: Any, a: Any, b: Any) -> Any:
-    return NotImplemented if scalars.is_symbolic(cond) else a if cond else b
+    return scalars.select(cond, a, b) if scalars.is_symbolic(cond) else a if cond else b
 
 
 def _gather(node: Node, x: Any, at: Any) -> Any:
@@ -120,11 +146,39 @@ def _concat(node: Node, *xs: Any) -> Any:
 
 
 def _slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
-    given = [node.attr("starts"), node.attr("ends"), [1]] if node.opset < 10 else [starts, ends, steps or (1,)]
-    if not isinstance(x, tuple) or not all(g is not None and len(g) == 1 and not scalars.is_symbolic(g[0]) for g in given):
+    given = [node.attr("starts"), node.attr("ends"), node.attr("axes"), None] if node.opset < 10 else [starts, ends, axes, steps]
+    if any(scalars.is_symbolic(e) for g in given if g is not None for e in g) or not isinstance(x, tuple):
         return NotImplemented
-    start, end, step = (g[0] for g in given)
-    return x[slice(start, end, step)] if step > 0 else NotImplemented
+    array = _array(x)
+    first, last = given[:2]
+    for start, end, axis, step in zip(first, last, given[2] or range(len(first)), given[3] or [1] * len(first)):
+        size = array.shape[axis]
+        least = -1 if step < 0 else 0  # ONNX clamps; Python's -1 would count from the end
+        low, high = (min(max(n + size if n < 0 else n, least), size + least) for n in (start, end))
+        array = array.take(range(low, high, step), axis)
+    return _numbers(array)
+
+
+def _transpose(node: Node, x: Any) -> Any:
+    return _numbers(_array(x).transpose(node.attr("perm")))
+
+
+def _array(x: Any) -> Any:
+    """Return numbers as an array of Python's objects."""
+    shape, row = [], x
+    while isinstance(row, tuple):
+        shape.append(len(row))
+        row = row[0] if row else None
+    array = np.empty(math.prod(shape), dtype=object)
+    for k, e in enumerate(_elements(x)):
+        array[k] = e
+    return array.reshape(shape)
+
+
+def _numbers(array: Any) -> Any:
+    """Return what an array of objects holds as numbers; NotImplemented of one of a higher rank."""
+    rows = array.tolist()
+    return NotImplemented if array.ndim > 2 else rows if array.ndim == 0 else tuple(tuple(r) if array.ndim == 2 else r for r in rows)
 
 
 def _unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
@@ -137,15 +191,27 @@ def _squeeze(node: Node, x: Any, axes: Any = None) -> Any:
 
 def _reshape(node: Node, x: Any, shape: Any = None) -> Any:
     sizes = tuple(node.input_or_attr(shape, "shape") or ())
-    elements = x if isinstance(x, tuple) else (x,)
-    if sizes in ((-1,), (len(elements),)):
-        return elements
-    return elements[0] if sizes == () and len(elements) == 1 else NotImplemented
+    if any(map(scalars.is_symbolic, sizes)) or 0 in sizes or len(sizes) > 2:
+        return NotImplemented
+    return _numbers(_array(x).reshape(sizes))
+
+
+def _both(a: Any, b: Any) -> Any:
+    known = [x for x in (a, b) if not scalars.is_symbolic(x)]
+    return known[0] and (b if known[0] is a else a) if known else a & b
+
+
+def _either(a: Any, b: Any) -> Any:
+    known = [x for x in (a, b) if not scalars.is_symbolic(x)]
+    return known[0] or (b if known[0] is a else a) if known else a | b
 
 
 def _cast(node: Node, x: Any) -> Any:
-    whole = not any(map(_is_bool, x if isinstance(x, tuple) else (x,)))
-    return x if node.attr("to") == onnx.TensorProto.INT64 and whole else NotImplemented
+    elements = x if isinstance(x, tuple) else (x,)
+    if node.attr("to") != onnx.TensorProto.INT64:
+        return NotImplemented
+    found = tuple(scalars.convert(e, "int") if scalars.is_symbolic(e) and _is_bool(e) else int(e) if _is_bool(e) else e for e in elements)
+    return found if isinstance(x, tuple) else found[0]
 
 
 def _filled(node: Node, shape: Any) -> Any:
@@ -166,7 +232,8 @@ def _reduced(fn: Callable[[Any, Any], Any]) -> Rule:
     return rule
 
 
-def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
+def _range(node: Node, *given: Any) -> Any:
+    start, limit, step = (x[0] if isinstance(x, tuple) else x for x in given)
     if not any(map(scalars.is_symbolic, (start, limit, step))):
         return torch.tensor(range(start, limit, step), dtype=torch.int64)
     return torch.arange(start, limit, dtype=torch.int64) if step == 1 else torch.arange(start, limit, step, dtype=torch.int64)
@@ -180,6 +247,8 @@ def _split(node: Node, x: Any, sizes: Any = None) -> Any:
     return [x[sum(known[:k]) : sum(known[: k + 1])] for k in range(len(known))]
 
 
+#: What only moves numbers, of any rank.
+MOVES = frozenset({"Identity", "Slice", "Reshape", "Transpose"})
 RULES: dict[str, Rule] = {
     "Add": _elementwise(operator.add),
     "Sub": _elementwise(operator.sub),
@@ -195,12 +264,16 @@ RULES: dict[str, Rule] = {
     "LessOrEqual": _elementwise(operator.le),
     "GreaterOrEqual": _elementwise(operator.ge),
     "Not": _elementwise(lambda x: scalars.logical_not(x) if scalars.is_symbolic(x) else not x),
+    "And": _elementwise(_both),
+    "Or": _elementwise(_either),
+    "Xor": _elementwise(operator.ne),
     "Where": _elementwise(_chosen),
     "Identity": lambda node, x: x,
     "Cast": _cast,
     "Gather": _gather,
     "Concat": _concat,
     "Slice": _slice,
+    "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Reshape": _reshape,

@@ -18,20 +18,37 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import inliner
 
 from dycl_tvm.errors import DyclError, UnsupportedError
 from dycl_tvm.frontend.onnx import ops, sequences  # noqa: F401  # they register
+from dycl_tvm.frontend.onnx.functions import written_out
 from dycl_tvm.frontend.onnx.model import Model
 from dycl_tvm.frontend.onnx.node import CONVERTERS, Node, tensor_of
-from dycl_tvm.frontend.onnx.numbers import SIZES, as_number, as_tensor, computed, is_number
+from dycl_tvm.frontend.onnx.numbers import SIZES, as_number, as_tensor, computed, is_number, known
+from dycl_tvm.frontend.onnx.ops.recurrent import StepOf, is_usual
+from dycl_tvm.frontend.onnx.recurrence import over_steps
 from dycl_tvm.frontend.onnx.suppression import non_max_suppression
 from dycl_tvm.frontend.onnx.values import Datum
 from dycl_tvm.frontend.trace.clock import OwnValue
+from dycl_tvm.frontend.trace.unrecorded import plainly
+from dycl_tvm.frontend.trace.values.numbers import convert, is_symbolic
 from dycl_tvm.hcfg.nodes import Origin
 
 #: What the program calls that is no node of the model.
-_HELPERS = ("tensor", "count", "holds", "stacked", "row", "weights", "range", "torch", non_max_suppression.__name__)
+_HELPERS = (
+    "tensor",
+    "count",
+    "holds",
+    "stacked",
+    "row",
+    "weights",
+    "range",
+    "torch",
+    "Callable",
+    "Sequence",
+    non_max_suppression.__name__,
+    over_steps.__name__,
+)
 Names = Mapping[str, str]
 
 
@@ -69,7 +86,8 @@ def program_of(model: Model, inputs: Sequence[str], fixed: Mapping[str, Datum]) 
     UnsupportedError
         For what cannot be written as a program, with the node.
     """
-    graph = _inlined(model)
+    known = [(key.rpartition(":")[0], key.rpartition(":")[2]) for key in (*CONVERTERS, "If", "Loop", "Scan")]
+    graph = written_out(model.proto, model.file, known)
     writer = _Writer(model)
     name = writer.fresh(graph.name, "main")
     parameters = {i: writer.fresh(i) for i in inputs}
@@ -84,27 +102,6 @@ def program_of(model: Model, inputs: Sequence[str], fixed: Mapping[str, Datum]) 
     namespace: dict[str, Any] = writer.bound
     exec(compile(text, model.file, "exec", dont_inherit=True), namespace)
     return Program(namespace[name], parameters, text)
-
-
-def _inlined(model: Model) -> Any:
-    """Return the graph with functions, the model's own and those of ONNX that have no converter, as the nodes that they consist of."""
-    known = [(key.rpartition(":")[0], key.rpartition(":")[2]) for key in (*CONVERTERS, "If", "Loop", "Scan")]
-    used = {(node.domain if node.domain != "ai.onnx" else "", node.op_type) for node in _nodes(model.proto.graph)}
-    if not model.functions and used <= set(known):
-        return model.proto.graph
-    try:
-        return inliner.inline_selected_functions(model.proto, known, exclude=True, inline_schema_functions=True).graph
-    except RuntimeError as error:  # of ONNX's own: it does not know all types
-        reason = f"functions of {model.file} cannot be written out: {error}"
-        raise UnsupportedError(reason, None, "run onnx.inliner and onnx.shape_inference on the model") from error
-
-
-def _nodes(graph: Any) -> Any:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(attribute.g)
 
 
 def _identifier(name: str) -> str:
@@ -303,13 +300,35 @@ class _Writer:
         """Write a ``NonMaxSuppression``: a call of a function of the program."""
         boxes, scores, most, overlap, least = [self.read(name, names) for name in [*proto.input, "", "", ""][:5]]
         node = OpenNode(proto, self.model.opsets.get("", 1), self.origin(_text(proto)))
-        if not self.functions:
-            self.functions += ["", "", inspect.getsource(non_max_suppression)]
-            self.bound |= {non_max_suppression.__name__: non_max_suppression, "torch": torch}
+        self.use(non_max_suppression)
         most = "0" if most == "None" else f"count({most})"
         overlap = "tensor(0)" if overlap == "None" else f"tensor({overlap})"
         center = bool(node.attr("center_point_box", 0))
         self.results(proto, names, [f"{non_max_suppression.__name__}({boxes}, {scores}, {most}, {overlap}, {least}, {center})"])
+
+    def recurrent(self, proto: Any, names: dict[str, str]) -> None:
+        """Write an RNN, GRU or LSTM: a call of its converter where a network of PyTorch's does what it does, else of a loop."""
+        node = OpenNode(proto, self.model.opsets.get("", 1), self.origin(_text(proto)))
+        if is_usual(node):
+            return self.node(proto, names)
+        self.use(over_steps)
+        x, w, r, b, lengths, h0, c0, peepholes = [self.read(name, names) for name in [*proto.input, *[""] * 5][:8]]
+        step = self.fresh(f"{proto.op_type}_step")
+        self.bound[step] = StepOf(node)
+        way = node.attr("direction", "forward")
+        backwards = (False, True) if way == "bidirectional" else (way == "reverse",)
+        batch_first = bool(node.attr("layout", 0))
+        found = [self.fresh(name) if name else self.fresh("rest") for name in [*proto.output, "", ""][:3]]
+        given = f"{step}, {x}, {r}.size(2), {backwards}, {lengths}, {h0}, {c0}, {batch_first}, {w}, {r}, {b}, {peepholes}"
+        self.add(f"{', '.join(found)} = {over_steps.__name__}({given})")
+        names.update((name, made) for name, made in zip(proto.output, found) if name)
+        return None
+
+    def use(self, function: Callable[..., Any]) -> None:
+        """Make a function a part of the program."""
+        if function.__name__ not in self.bound:
+            self.functions += ["", "", inspect.getsource(function)]
+            self.bound |= {function.__name__: function, "torch": torch, "Callable": Callable, "Sequence": Sequence}
 
     def results(self, proto: Any, names: dict[str, str], values: Sequence[str]) -> None:
         """Give the outputs of a node their names."""
@@ -324,6 +343,7 @@ CONTROL: dict[str, Callable[[_Writer, Any, dict[str, str]], None]] = {
     "Loop": _Writer.loop,
     "Scan": _Writer.scan,
     "NonMaxSuppression": _Writer.suppression,
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), _Writer.recurrent),
 }
 
 
@@ -361,7 +381,9 @@ class OpenNode(Node, OwnValue):
         """Return the numbers in a tensor; None if there is no tensor."""
         if t is None:
             return None
-        return (list(t) if isinstance(t, tuple) else [t]) if is_number(t) else t.reshape(-1).tolist()
+        if is_number(t):
+            return list(t) if isinstance(t, tuple) else [t]
+        return [convert(x, "int") if is_symbolic(x) else int(x) for x in t.reshape(-1).tolist()]
 
     def int(self, t: Any, what: str) -> Any:
         """Return the one number in a tensor."""
@@ -376,16 +398,25 @@ class _Call(OwnValue):
 
     def __call__(self, *inputs: Datum) -> tuple[Datum, ...]:
         node = self._node
-        made = computed(node, inputs)
-        if made is not NotImplemented:
-            return tuple(made) if isinstance(made, list) else (made,)
-        sizes = SIZES.get(node.type, ())
         try:
-            result = self._converter(node, *(x if k in sizes else as_tensor(x) for k, x in enumerate(inputs)))
+            made = computed(node, inputs)
+            if made is not NotImplemented:
+                return tuple(made) if isinstance(made, list) else (made,)
+            constants = [known(x) for x in inputs]
+            if inputs and all(x is not NotImplemented for x in constants):
+                # What follows from sizes that are known is known too: a shape may follow from it.
+                with plainly():
+                    found = self._converted(constants)
+                return tuple(as_number(x) if isinstance(x, torch.Tensor) else x for x in found)
+            return self._converted(inputs)
         except DyclError:
             raise
         except (TypeError, AttributeError, KeyError, NotImplementedError) as error:
             raise UnsupportedError(f"{node.type}: {str(error).strip()}", node.origin) from error
+
+    def _converted(self, inputs: Sequence[Datum]) -> tuple[Datum, ...]:
+        node, sizes = self._node, SIZES.get(self._node.type, ())
+        result = self._converter(node, *(x if k in sizes else as_tensor(x) for k, x in enumerate(inputs)))
         found = result if isinstance(result, tuple) else (result,)
         return (*found, *[None] * (node.outputs - len(found)))[: node.outputs]
 

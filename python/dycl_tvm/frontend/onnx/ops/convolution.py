@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from dycl_tvm.frontend.onnx.node import Node, op
+from dycl_tvm.frontend.onnx.ops.shape import pad_axis
+from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 
 Tensor = torch.Tensor
 
@@ -26,17 +30,20 @@ def window_pads(
         return [(0, 0)] * n
     found = []
     for extent, size, stride, dilation in zip(extents, kernel, strides, dilations):
-        total = max((math.ceil(extent / stride) - 1) * stride + (size - 1) * dilation + 1 - extent, 0)
+        # The last window begins -extent % stride before a whole stride behind the end.
+        total = extremum([-extent % stride + (size - 1) * dilation + 1 - stride, 0], largest=True)
         low, high = total // 2, total - total // 2
         found.append((high, low) if mode == "SAME_LOWER" else (low, high))
     return found
 
 
-def padded(x: Tensor, pads: Sequence[tuple[int, int]], value: float | int = 0) -> Tensor:
+def padded(x: Tensor, pads: Sequence[tuple[Any, Any]], value: float | int = 0) -> Tensor:
     """Pad the last axes."""
-    if not any(a or b for a, b in pads):
-        return x
-    return F.pad(x, [side for pair in reversed(pads) for side in pair], value=value)
+    if not any(is_symbolic(side) for pair in pads for side in pair):
+        return F.pad(x, [side for pair in reversed(pads) for side in pair], value=value) if any(a or b for a, b in pads) else x
+    for k, (before, after) in enumerate(pads):
+        x = pad_axis(x, x.dim() - len(pads) + k, before, after, "constant", value)
+    return x
 
 
 @op("Conv")
@@ -45,7 +52,7 @@ def convolve(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tenso
     n = x.dim() - 2
     strides, dilations = node.attr("strides") or [1] * n, node.attr("dilations") or [1] * n
     pads = window_pads(node, x.shape[2:], node.attr("kernel_shape") or list(w.shape[2:]), strides, dilations)
-    even = all(a == b for a, b in pads)
+    even = all(a is b or (type(a) is type(b) is int and a == b) for a, b in pads)
     x = x if even else padded(x, pads)
     inner = [a for a, _ in pads] if even else [0] * n
     return torch.ops.aten.convolution.default(x, w, b, strides, inner, dilations, False, [0] * n, node.attr("group", 1))

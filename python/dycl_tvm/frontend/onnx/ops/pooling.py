@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.onnx.node import Node, op
 from dycl_tvm.frontend.onnx.ops.convolution import padded, window_pads
+from dycl_tvm.frontend.trace.values.extremes import extremum
 
 Tensor = torch.Tensor
 
@@ -25,16 +26,21 @@ class Window:
         self.dilations: list[int] = node.attr("dilations") or [1] * n
         extents = list(x.shape[2:])
         self.declared = window_pads(node, extents, self.kernel, self.strides, self.dilations)
+        self.ceil = bool(node.attr("ceil_mode", 0))
         self.pads, self.sizes = [], []
         for k in range(n):
             before, after = self.declared[k]
-            room = extents[k] + before + after - self.dilations[k] * (self.kernel[k] - 1) - 1
-            steps = math.ceil(room / self.strides[k]) if node.attr("ceil_mode", 0) else room // self.strides[k]
-            if node.attr("ceil_mode", 0) and steps * self.strides[k] >= extents[k] + before:
-                steps -= 1  # a window may not begin in the padding at the end
-            more = max(steps * self.strides[k] - room, 0)
+            stride, room = self.strides[k], extents[k] + before + after - self.dilations[k] * (self.kernel[k] - 1) - 1
+            # Rounded up, but a window may not begin in the padding at the end.
+            steps = extremum([-(-room // stride), (extents[k] + before - 1) // stride], largest=False) if self.ceil else room // stride
+            more = extremum([steps * stride - room, 0], largest=True) if self.ceil else 0
             self.pads.append((before, after + more))
-            self.sizes.append(steps + 1)
+            self.sizes.append(extremum([steps + 1, 0], largest=True))
+
+    def layer(self, x: Tensor) -> bool:
+        """Whether PyTorch's layers have such a window: uneven padding, and such as only windows of a run have, they do not know."""
+        even = all(type(a) is type(b) is int and a == b and 2 * a <= self.kernel[k] for k, (a, b) in enumerate(self.declared))
+        return even and x.dtype.is_floating_point and len(self.kernel) <= 3
 
     def indices(self, axis: int) -> Tensor:
         """Return the positions [output, tap] in the padded axis."""
@@ -56,12 +62,16 @@ class Window:
 def _max_pool(node: Node, x: Tensor) -> Any:
     window = Window(node, x)
     n = len(window.kernel)
+    if window.layer(x) and not (node.wants(1) and any(d != 1 for d in window.dilations)):
+        pads = [before for before, _ in window.declared]
+        fn: Any = getattr(F, f"max_pool{n}d")
+        if not node.wants(1):
+            return (fn(x, window.kernel, window.strides, pads, window.dilations, window.ceil),)
+        values, places = fn(x, window.kernel, window.strides, pads, window.dilations, window.ceil, True)
+        return values, _over_all(x, places, column=bool(node.attr("storage_order", 0)))
     lowest = -math.inf if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
     whole = padded(x, window.pads, lowest)
     if not node.wants(1):
-        if x.dtype.is_floating_point and n <= 2 and all(d == 1 for d in window.dilations):
-            fn: Any = {1: F.max_pool1d, 2: F.max_pool2d}[n]
-            return (fn(whole, window.kernel, window.strides),)
         return (torch.amax(window.unfold(whole), -1),)
     values, tap = torch.max(window.unfold(whole), -1)
     # Positions in the input, without its padding, as ONNX counts them: over the whole tensor.
@@ -82,6 +92,19 @@ def _max_pool(node: Node, x: Tensor) -> Any:
     return values, inside + planes * math.prod(extents)
 
 
+def _over_all(x: Tensor, places: Tensor, column: bool) -> Tensor:
+    """Return places over the whole tensor, as ONNX counts them, for such in each plane, as PyTorch does."""
+    sizes = list(x.shape[2:])
+    if column:
+        rest, flat = places, torch.zeros((), dtype=torch.int64)
+        for k, size in reversed(list(enumerate(sizes))):
+            flat = flat + rest % size * math.prod(sizes[:k])
+            rest = rest // size
+        places = flat
+    planes = torch.arange(x.shape[0] * x.shape[1]).reshape([x.shape[0], x.shape[1], *[1] * len(sizes)])
+    return places + planes * math.prod(sizes)
+
+
 @op("AveragePool", "LpPool")
 def _average_pool(node: Node, x: Tensor) -> Tensor:
     window = Window(node, x)
@@ -90,13 +113,18 @@ def _average_pool(node: Node, x: Tensor) -> Tensor:
         p = float(node.attr("p", 2))
         taps = window.unfold(padded(torch.abs(x), window.pads))
         return torch.pow(torch.sum(torch.pow(taps, p), -1), 1.0 / p)
-    simple = all(d == 1 for d in window.dilations) and n <= 2 and window.pads == window.declared
-    if simple and (node.attr("count_include_pad", 0) or not any(a or b for a, b in window.pads)):
-        fn: Any = {1: F.avg_pool1d, 2: F.avg_pool2d}[n]
-        return fn(padded(x, window.pads), window.kernel, window.strides)
+    include = bool(node.attr("count_include_pad", 0))
+    if all(d == 1 for d in window.dilations) and n <= 3:
+        fn: Any = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[n]
+        if window.layer(x):
+            return fn(x, window.kernel, window.strides, [before for before, _ in window.declared], window.ceil, include)
+        if not window.ceil:
+            found = fn(padded(x, window.declared), window.kernel, window.strides)
+            ones = torch.ones([1, 1, *x.shape[2:]], dtype=x.dtype)
+            return found if include else found / fn(padded(ones, window.declared), window.kernel, window.strides)
     total = torch.sum(window.unfold(padded(x, window.pads)), -1)
     ones = torch.ones([1, 1, *x.shape[2:]], dtype=x.dtype)
-    if node.attr("count_include_pad", 0):
+    if include:
         ones = padded(ones, window.declared, 1)
         rest = [(a - c, b - d) for (a, b), (c, d) in zip(window.pads, window.declared)]
         counts = torch.sum(window.unfold(padded(ones, rest)), -1)

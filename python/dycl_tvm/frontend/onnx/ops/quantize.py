@@ -85,7 +85,8 @@ def _dequantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None
 def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     zero = torch.zeros((), dtype=x.dtype)
     low, high = torch.minimum(torch.amin(x), zero), torch.maximum(torch.amax(x), zero)
-    scale = (high - low) / 255
+    # Where all are zero, ONNX Runtime takes one for the scale.
+    scale = torch.where(high == low, torch.ones_like(zero), (high - low) / 255)
     point = torch.clamp(torch.round((0 - low) / scale), 0, 255)
     return torch.clamp(torch.round(x / scale) + point, 0, 255).to(torch.uint8), scale, point.to(torch.uint8)
 

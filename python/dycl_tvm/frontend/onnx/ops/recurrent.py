@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.frontend.onnx.node import Node, op
+from dycl_tvm.frontend.trace.clock import OwnValue
 
 Tensor = torch.Tensor
 Activation = Callable[[Tensor], Tensor]
@@ -63,8 +64,6 @@ def _recurrent(
     directions, batch, steps = w.shape[0], x.shape[1], x.shape[0]
     activations = _activations(node, directions)
     if type(steps) is not int:
-        if any(t is not None for t in (lengths, peepholes)):
-            node.fail("with lengths or peepholes, over steps whose number is known only at run time")
         y, *last_states = _over_steps(node, x, w, r, b, [h0] if node.type != "LSTM" else [h0, c0])
         y_h, y_c = (last_states * 2)[:2]
         return _in_layout(node, y, y_h, y_c)
@@ -106,6 +105,20 @@ def _in_layout(node: Node, y: Tensor, y_h: Tensor, y_c: Tensor) -> tuple[Tensor,
     return (y, y_h, y_c)[: max(node.outputs, 1)]
 
 
+def is_usual(node: Node) -> bool:
+    """Whether a network of PyTorch's does what a node does, of any number of steps."""
+    names = [str(name).lower() for name in node.attr("activations") or ()]
+    usual = [name.lower() for name in _DEFAULTS[node.type]] * 2
+    given = [bool(name) for name in [*node.proto.input, *[""] * 8][:8]]
+    return (
+        names == usual[: len(names)]
+        and node.attr("clip") is None
+        and not node.attr("input_forget", 0)
+        and not (given[4] or given[7])  # lengths, peepholes
+        and (node.type != "GRU" or bool(node.attr("linear_before_reset", 0)))
+    )
+
+
 #: Where the gates of ONNX stand among those of PyTorch.
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 
@@ -113,12 +126,6 @@ _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 def _over_steps(node: Node, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, states: Sequence[Tensor | None]) -> list[Tensor]:
     """Run over as many steps as there are: PyTorch's function of a network does, for the activations that it has."""
     directions, hidden, kind = w.shape[0], r.shape[2], node.type
-    names = [str(name).lower() for name in node.attr("activations") or _DEFAULTS[kind] * directions]
-    usual = [name.lower() for name in _DEFAULTS[kind]] * directions
-    if names != usual or node.attr("clip") is not None or node.attr("input_forget", 0):
-        node.fail("with other activations than usual, clip or input_forget, over steps whose number is known only at run time")
-    if kind == "GRU" and not node.attr("linear_before_reset", 0):
-        node.fail("without linear_before_reset, over steps whose number is known only at run time")
     fn: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}[kind]
     rows = torch.cat([torch.arange(hidden) + gate * hidden for gate in _GATES[kind]])
     weights: list[Tensor] = []
@@ -181,3 +188,19 @@ class _Step:
         if self.p is not None:
             o = o + self.p[n : 2 * n] * c
         return self.act(0, o) * self.f[2](c), c
+
+
+class StepOf(OwnValue):
+    """A step of the directions of a node, as a function of the state and of the node's weights."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __call__(
+        self, d: int, x: Tensor, h: Tensor, c: Tensor, w: Tensor, r: Tensor, b: Tensor | None, p: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next hidden state and cell of direction ``d``."""
+        per = len(_DEFAULTS[self._node.type])
+        activations = _activations(self._node, w.shape[0])[d * per : d * per + per]
+        step = _Step(self._node, w[d], r[d], None if b is None else b[d], None if p is None else p[d], activations)
+        return step(x, h, c)

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 
 from dycl_tvm.frontend.onnx.node import Node, op
 from dycl_tvm.frontend.onnx.ops.cast import dtype_of
+from dycl_tvm.frontend.trace.values.extremes import extremum
+from dycl_tvm.frontend.trace.values.numbers import bounds_of, is_symbolic, select
 
 Tensor = torch.Tensor
 
@@ -49,7 +51,7 @@ def _constant_of_shape(node: Node, shape: Tensor) -> Tensor:
 def _reshape(node: Node, x: Tensor, shape: Tensor | None = None) -> Tensor:
     sizes = node.input_or_attr(shape, "shape") or []
     if not node.attr("allowzero", 0):
-        sizes = [x.shape[k] if s == 0 else s for k, s in enumerate(sizes)]
+        sizes = [x.shape[k] if k < x.dim() and s == 0 else s for k, s in enumerate(sizes)]
     return x.reshape(sizes)
 
 
@@ -136,10 +138,14 @@ def _slice(node: Node, x: Tensor, *given: Tensor | None) -> Any:
 
 def _slice_at_run_time(node: Node, x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor:
     """Return a slice one of whose ends, or the size of whose dimension, is a number of the run."""
-    if step < 0:  # only all elements: where others begin and end depends on the size
-        if step != -1 or type(start) is not int or type(end) is not int or (start != -1 and start < _NO_END) or end > -_NO_END:
-            node.fail("with a negative step, and not of all elements, of a dimension whose size is known only at run time")
-        return torch.flip(x, [axis])
+    if step < 0:
+        extent = x.shape[axis]
+        if step == -1 and type(start) is type(end) is int and (start == -1 or start >= _NO_END) and end <= -_NO_END:
+            return torch.flip(x, [axis])
+        first = extremum([_from_front(start, extent), extent - 1], largest=False)
+        last = extremum([-1 if type(end) is int and end <= -_NO_END else _from_front(end, extent), -1], largest=True)
+        count = extremum([(first - last - step - 1) // -step, 0], largest=True)
+        return x.index_select(axis, first + torch.arange(count) * step)
     end = None if type(end) is int and end >= _NO_END else end
     where = (*[slice(None)] * axis, slice(start, end, step))
     found: Tensor = x[where]
@@ -148,6 +154,13 @@ def _slice_at_run_time(node: Node, x: Tensor, axis: int, start: Any, end: Any, s
 
 #: Models write numbers of this kind for "to the end".
 _NO_END = 2**31 - 1
+
+
+def _from_front(place: Any, extent: Any) -> Any:
+    """Return a place counted from the front: one below zero counts from the end."""
+    if is_symbolic(place):
+        return select(place < 0, place + extent, place)
+    return place + extent if place < 0 else extent if place >= _NO_END else place
 
 
 def _python_slice(start: int, end: int, step: int, extent: int) -> slice:
@@ -194,8 +207,19 @@ def _pad(node: Node, x: Tensor, pads: Tensor | None = None, value: Tensor | None
     return (x,)
 
 
+def _bounds(n: Any) -> tuple[int, int]:
+    found = bounds_of(n)
+    if found is None or found[1] >= 2**31:
+        raise NotImplementedError("padding by a number that is known only at run time, and that nothing bounds")
+    return found
+
+
 def pad_axis(x: Tensor, dim: int, before: int, after: int, mode: str, fill: Any) -> Tensor:
     """Pad one axis."""
+    if mode == "constant" and (is_symbolic(before) or is_symbolic(after)):
+        # As much as it can be at most, of which that is taken that is asked for.
+        (_, low), (_, high) = (_bounds(n) for n in (before, after))
+        return pad_axis(x, dim, low, high, mode, fill).narrow(dim, low - before, before + x.shape[dim] + after)
     if mode == "constant":
         sizes = [0, 0] * (x.dim() - 1 - dim) + [before, after]
         return F.pad(x, sizes, value=bool(fill) if x.dtype == torch.bool else fill)

@@ -74,7 +74,7 @@ def _stft(node: Node, x: Tensor, step: Tensor, window: Tensor | None = None, len
     parts = x.index_select(1, at.reshape(-1)).reshape(x.shape[0], frames, size, x.shape[2])
     if window is not None:
         parts = parts * window.reshape(-1, 1)
-    return _transform(parts, False, bool(node.attr("onesided", 1)) and x.shape[2] == 1)
+    return _transform(parts, False, bool(node.attr("onesided", 1)))
 
 
 @op("MelWeightMatrix")

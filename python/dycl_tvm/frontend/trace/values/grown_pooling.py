@@ -158,8 +158,8 @@ def _is_whole(func: Any, t: Grown, kernel_size: Any, padding: Any, dilation: Any
 
 def _pooled(func: Any, t: Grown, layer: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, fill: float) -> Any:
     first, stride = t.dim_() - _AROUND[func], stride if stride not in (None, (), []) else kernel_size
-    if first not in (1, 2) or any(d < first and not (d == 0 and first == 2) for d in t.lengths):
-        return refuse_call(func, t)
+    if first not in (1, 2) or any(d == first - 1 and n.bounds[0] < 1 for d, n in t.lengths.items()):
+        return refuse_call(func, t)  # PyTorch does not pool images without channels
 
     def window(at: int) -> Window:
         step, pad, reach = number_at(stride, at), number_at(padding, at), number_at(dilation, at) * (number_at(kernel_size, at) - 1)
