@@ -51,6 +51,11 @@ def early_quantisation(graph: HCFG) -> int:
     return changes
 
 
+def reads_integers(step: TensorOp) -> bool:
+    """Whether an operation of this kind may read the integers that its result is quantised to, where it reads no other kinds of tensors."""
+    return step.op in (_PAD, _CAT) or step.op in MAXIMA or moves(step.op, "uint8")
+
+
 def _is_known(step: TensorOp) -> bool:
     """Whether the grid of a quantisation is one, and has numbers that can be computed with."""
     unit, zero = step.args[1:3]
