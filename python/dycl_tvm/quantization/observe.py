@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Ranges(Watcher):
     def share(self, values: Iterable[Value]) -> None:
         """Give values that were seen one range, as far as no grid becomes more than so much coarser than that of its own range."""
         groups = sorted(dict.fromkeys(map(self._root, values)), key=lambda group: self._found[group].width)
-        for first, second in zip(groups, groups[1:]):
+        for first, second in pairwise(groups):
             into = self._root(first)
             joined = self._found[into].joined(self._found[second])
             own = min(self._own.get(group, self._found[group].width) for group in (into, second))
