@@ -51,6 +51,19 @@ def early_quantisation(graph: HCFG) -> int:
     return changes
 
 
+def reads_integers(step: TensorOp) -> bool:
+    """Whether an operation of this kind may read the uint8 that its result is quantised to."""
+    return step.op in (_PAD, _CAT) or step.op in MAXIMA or _moves_all(step, "uint8")
+
+
+def _moves_all(step: TensorOp, dtype: str) -> bool:
+    """Whether an operation moves the elements of one tensor and leaves out none: no more may be quantised than before."""
+    if not moves(step.op, dtype) or len(step.operands()) != 1:  # a move of a tensor that was quantised is none of these
+        return False
+    (x,), (out, *_) = step.operands(), step.outputs
+    return out is not None and x.type.numel <= out.type.numel  # type: ignore[union-attr]  # both are tensors
+
+
 def _is_known(step: TensorOp) -> bool:
     """Whether the grid of a quantisation is one, and has numbers that can be computed with."""
     unit, zero = step.args[1:3]
@@ -81,10 +94,8 @@ def _exchanged(step: TensorOp, source: TensorOp, made: dict[Value, TensorOp]) ->
     x = source.args[0] if source.args else None
     if not isinstance(x, Value) or isinstance(x, Constant):
         return None
-    if moves(source.op, step.outputs[0].type.dtype):  # type: ignore[union-attr]  # quantised tensors are tensors
-        # no more elements may be quantised than before; a move of one that was quantised is none of these
-        more = x.type.numel > step.args[0].type.numel  # type: ignore[union-attr]
-        return None if more or len(source.operands()) != 1 else _before(step, source, source.args)
+    if _moves_all(source, step.outputs[0].type.dtype):  # type: ignore[union-attr]  # quantised tensors are tensors
+        return _before(step, source, source.args)
     if source.op in CLAMPS:
         return [_quantise(step, x, step.outputs[0])] if _clamps(step, source) else None
     if source.op == _PAD:

@@ -24,6 +24,11 @@ class Range:
         """Return the range of both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
+    @property
+    def width(self) -> float:
+        """How far a grid has to reach, which reaches over zero too."""
+        return max(self.high, 0.0) - min(self.low, 0.0)
+
 
 @dataclass(frozen=True)
 class Grid:

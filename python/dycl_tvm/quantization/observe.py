@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ from dycl_tvm.quantization.numbers import Grid, Range, quantised_weights
 
 #: The arguments of one call: positional and by name.
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+#: How much coarser a grid may become so that two layers read the integers of one tensor: one bit of eight.
+MOST_COARSER = 2.0
 
 
 class Ranges(Watcher):
@@ -34,6 +39,7 @@ class Ranges(Watcher):
         self._weights = {layer.step: layer.weight for layer in layers}
         self._used: set[Constant] = set()
         self._found: dict[Any, Range] = {}
+        self._own: dict[Any, float] = {}  # the width of the narrowest range in one that several groups share
         self._endless: set[Any] = set()
         self.edges: set[tuple[Block, int]] = set()
 
@@ -47,6 +53,17 @@ class Ranges(Watcher):
             if not (math.isfinite(here.low) and math.isfinite(here.high)):
                 self._endless.add(group)
             self._found[group] = here if known is None else known.joined(here)
+
+    def share(self, values: Iterable[Value]) -> None:
+        """Give values that were seen one range, as far as no grid becomes more than so much coarser than that of its own range."""
+        groups = sorted(dict.fromkeys(map(self._root, values)), key=lambda group: self._found[group].width)
+        for first, second in pairwise(groups):
+            into = self._root(first)
+            joined = self._found[into].joined(self._found[second])
+            own = min(self._own.get(group, self._found[group].width) for group in (into, second))
+            if joined.width <= MOST_COARSER * own:
+                self._join(second, into)
+                self._found[into], self._own[into] = joined, own
 
     def took(self, block: Block, index: int) -> None:
         """Take note of an edge."""

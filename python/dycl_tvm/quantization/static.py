@@ -14,11 +14,12 @@ from dycl_tvm.hcfg.copies import copied_graph
 from dycl_tvm.hcfg.nodes import HCFG, Branch, Switch
 from dycl_tvm.passes import run_passes
 from dycl_tvm.progress import Phases, ProgressLike
-from dycl_tvm.quantization.grids import grids_of
 from dycl_tvm.quantization.layers import Layer, layers_of, no_layers, without
+from dycl_tvm.quantization.numbers import Grid
 from dycl_tvm.quantization.observe import Call, Losses, Ranges, watch
 from dycl_tvm.quantization.program import NOT_FINITE, SKIPPED, Agreement, LayerLoss, QuantizationReport, Quantized
 from dycl_tvm.quantization.rewrite import round_layers
+from dycl_tvm.quantization.sources import families
 from dycl_tvm.quantization.weights_only import Kind, round_weights, takes, weight_losses
 from dycl_tvm.staging import StagingOptions, stage_model
 
@@ -99,8 +100,10 @@ def quantize(
     with phases.phase("calibrate", f"{len(calls)} inputs, {len(chosen)} layers"):
         ranges = Ranges(chosen)
         watch(graph, calls, ranges)
+        for values in families(graph, dict.fromkeys(layer.x for layer in chosen if not ranges.missing(layer))):
+            ranges.share(values)
         rounded = [(layer, r) for layer in chosen if (r := ranges.of(layer)) is not None]
-        grids = grids_of(graph, rounded)
+        grids = {layer.x: Grid.of(r) for layer, r in rounded}
         losses = Losses([layer for layer, _ in rounded], grids)
         watch(graph, calls, losses)
 
