@@ -417,6 +417,20 @@ def is_long(name: str, *, than: int = 2) -> bool:
     return len(name) > than
 
 
+@functools.lru_cache
+def without_zeros(release: tuple[int, ...]) -> int:
+    length = len(release)
+    while length and release[length - 1] == 0:
+        length -= 1
+    return length
+
+
+def a_cached_loop(x):
+    while x.sum() < 6:
+        x = x + without_zeros((2, 13, 0))
+    return x
+
+
 def cached_calls(x):
     while x.sum() < 6:
         x = x + 1 + is_long("torch", than=3)
@@ -442,7 +456,7 @@ def numbers_in(x):
     return found
 
 
-WHAT_TRIPS_MAKE = [any_of_a_subclass, a_match, copies_of_containers, cached_calls, with_a_stack]
+WHAT_TRIPS_MAKE = [any_of_a_subclass, a_match, copies_of_containers, cached_calls, a_cached_loop, with_a_stack]
 
 
 @pytest.mark.parametrize("model", WHAT_TRIPS_MAKE, ids=lambda m: m.__name__)

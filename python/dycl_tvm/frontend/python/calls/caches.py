@@ -17,6 +17,7 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.tensors import as_constant, storage_of
+from dycl_tvm.hcfg.nodes import Block
 
 #: The code with which every ``functools.singledispatch`` chooses a function by class.
 DISPATCH: types.CodeType = functools.singledispatch(len).dispatch.__code__  # type: ignore[attr-defined]
@@ -62,7 +63,7 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
             table[key] = table.pop(key)
         return table[key]
     journal, started = session.journal, next(clock)
-    depth, mark, events = journal.depth(), journal.open(), session.builder.cursor
+    depth, mark, place = journal.depth(), journal.open(), session.builder.mark()
     try:
         result = run(cached.__wrapped__, *args, **kwargs)
         changes = _changes(mark, started)
@@ -78,7 +79,7 @@ def cached_call(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run:
         )
     idle = session.get(Caches).idle.setdefault(id(cached), {})
     has_room = key in idle or size is None or len(table) + len(idle) < size
-    if lives_on and has_room and type(result) in _UNCHANGEABLE and session.builder.cursor == events:
+    if lives_on and has_room and type(result) in _UNCHANGEABLE and _is_at(place):
         first = idle.setdefault(key, result)
         if type(first) is type(result) and first == result:
             return first
@@ -114,6 +115,15 @@ def _changes(mark: int, started: int) -> bool:
             if not same_contents(before[key], place.read()):
                 return True
     return False
+
+
+def _is_at(place: tuple[Block, int]) -> bool:
+    """Whether nothing has been appended to the graph since ``place``.
+
+    Events do not tell: one is recorded for each loop that the call went through, also for those whose condition Python knows.
+    """
+    block, steps = place
+    return current().builder.block is block and len(block.steps) == steps
 
 
 def _made_here(cached: Any) -> bool:
