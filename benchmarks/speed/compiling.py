@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import dycl_tvm
+from dycl_tvm import codegen
 from dycl_tvm import compile as compiler
 from dycl_tvm.artifact import Artifact
 from dycl_tvm.build import simplify, stage_model
@@ -73,7 +74,7 @@ def lowered_with(model: Any, inputs: tuple[torch.Tensor, ...], lowering: dict[st
     stats = simplify(graph, (), phases)
     with phases.phase("compile", f"{len(graph.sub_dnns())} sub-DNNs"):
         lowered = compiler.lower(graph, target.target, **lowering)
-    return Artifact(graph, lowered, target, stats, phases)
+    return Artifact(graph, lowered, codegen.generate_code(lowered.program, lowered.library), target, stats, phases)
 
 
 def peak_megabytes() -> float:

@@ -148,14 +148,15 @@ class Reading(nn.Module):
         return x.mean(0)
 
 
-def test_what_is_timed_of_an_artefact_runs_on_ready_inputs(tmp_path):
+@pytest.mark.parametrize("options", [{"verify": "off"}, {"lower": {"dedup": False}}])
+def test_what_is_timed_of_an_artefact_runs_on_ready_inputs(tmp_path, options):
     torch.manual_seed(0)
     model, ids = Reading().eval(), [torch.tensor(x) for x in ([1, 2, 3], [7, 0, 0])]
     torch.save(model, tmp_path / "model.pt")
     data = {"inputs": [(x.numpy(),) for x in ids], "expected": [model(x).detach().numpy() for x in ids]}
     (tmp_path / "data.pickle").write_bytes(pickle.dumps(data))
     (tmp_path / "about.json").write_text(json.dumps({"weights": [1, 1], "static": []}))
-    record = compiling.compile_network(tmp_path, tmp_path / "artefact", {"verify": "off"})
+    record = compiling.compile_network(tmp_path, tmp_path / "artefact", options)
     (tmp_path / "artefact.json").write_text(json.dumps({**record, "error": None}))
     timed = contenders.Ours(tmp_path, 1, tmp_path / "artefact")
     for k, call in enumerate([timed.prepare(0), timed.prepare(1)]):
