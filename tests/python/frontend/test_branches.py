@@ -489,6 +489,50 @@ def test_variable_of_an_outer_function_changed_by_a_call_in_a_branch():
     check(f, X, paths=3)
 
 
+def test_variable_that_a_branch_assigns_before_it_makes_a_function_that_changes_it():
+    def f(x):
+        n, t = int(x[0, 0] * 2), x * 1
+        if x[0, 1] < 0:
+            n = n - 7
+        else:
+            t = x * 2
+            if x[0, 0] > 0:
+                n = n // 2
+
+            def note():
+                nonlocal n, t
+                n += 1
+                t = t + n
+                return t
+
+            x = x * note()
+        return x, n, t
+
+    check(f, X, paths=3)
+
+
+def test_variable_that_trips_assign_before_they_make_a_function_that_changes_it():
+    def f(x):
+        n = int(x[0, 0] * 2)
+        k = 0
+        while k < 3:
+            k += 1
+            if x[0, 1] * k < 0:
+                continue
+            if x[0, 0] * k > 1:
+                n = n - 1
+
+            def note():
+                nonlocal n
+                n += 2
+                return n
+
+            x = x + note()
+        return x, n
+
+    check(f, X, paths=2)
+
+
 def test_zeros_of_either_sign_are_two_numbers():
     def f(x):
         if x.sum() > 0:

@@ -39,6 +39,8 @@ class Scope:
         self.depth = session.journal.depth()
         self.mark = session.journal.open()
         self.clock = next(clock)
+        if exits().frames:  # what its variables were is known here: assignments to them are not seen until an inner function runs
+            exits().frames[-1].save_cells()
 
     def close(self) -> None:
         """Close the journal's scope, and those left open inside by an exception."""
@@ -221,9 +223,13 @@ class Frame:
     def __enter__(self) -> None:
         self._scope = Scope()
         self.modes = len(exits().modes)
+        self.save_cells()
+        exits().frames.append(self)
+
+    def save_cells(self) -> None:
+        """Save the variables of the body that inner functions may have too."""
         if self._cells is not None:
             current().heap.changing_cells(self._cells)
-        exits().frames.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
