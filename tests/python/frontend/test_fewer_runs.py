@@ -388,3 +388,23 @@ def test_a_tensor_of_another_length_on_each_path_is_changed_in_place_in_one_run(
         return z, y
 
     check(f, X, max_paths=1)
+
+
+def test_a_side_that_raises_alone_tells_what_its_test_tells():
+    def f(x):
+        n, k = int(x[0, 0] * 2), x[0, 1].item()
+        try:
+            if n < 1:
+                raise KeyError(n)
+            x = x * 3
+        except KeyError:
+            x = x + 1
+        try:
+            x = x * 2 if n < 1 else x - 1
+            n = round(k)  # raises for what is no number
+        except ValueError:
+            x = x * 0
+        return n, x
+
+    inputs = [(torch.tensor([[a, b]]),) for a in (-2.0, 0.2, 1.7) for b in (-1.2, 0.4, float("nan"))]
+    check(f, inputs, paths=4)

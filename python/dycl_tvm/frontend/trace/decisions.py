@@ -430,6 +430,8 @@ class Decisions:
         self._count(decision.origin)
         self.pending.append([*self._builder.events[: decision.index], other])
         self.close(decision)
+        if decision.cond is not None:
+            self._note(decision.cond, True)
         return True
 
     def count_trips(self) -> None:

@@ -151,6 +151,7 @@ class If:
             if not exits().may_raise(error):
                 if self._round == 1 and session.decisions.follow(self._token):
                     self._scope.close()
+                    learn(self._told, True, for_good=True)  # as a run does that begins with this decision
                     return False
                 session.decisions.fork(self._token.target, f"one side raises {type(error).__name__}")
             exits().leave_by_raise(error)
