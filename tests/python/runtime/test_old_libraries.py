@@ -245,4 +245,5 @@ def test_the_command_line_takes_it(files: tuple[Path, Path], tmp_path: Path) -> 
 
 def test_the_version_is_that_of_the_folder(recorded: Path) -> None:
     assert recorded.name.split(".")[:2] <= dycl_tvm.__version__.split(".")[:2]
-    assert {path.name for path in recorded.iterdir()} == {"dycl", "exports.txt", "network.py", "recorded.tar.xz"}
+    held = {path.name for path in recorded.iterdir()} - {"__pycache__"}  # of the network, which runs
+    assert held == {"dycl", "exports.txt", "network.py", "recorded.tar.xz"}
