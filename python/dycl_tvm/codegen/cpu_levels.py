@@ -21,7 +21,8 @@ from dycl_tvm.errors import TargetError
 #: Linux's names of features that code can ask for, by the names that GCC and Clang have for them in ``__builtin_cpu_supports``.
 _ASKED_AS = {
     "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "popcnt": "popcnt", "avx": "avx", "avx2": "avx2", "fma": "fma",
-    "f16c": "f16c", "bmi1": "bmi", "bmi2": "bmi2", "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd",
+    "f16c": "f16c", "bmi1": "bmi", "bmi2": "bmi2", "abm": "lzcnt", "movbe": "movbe", "cx16": "cmpxchg16b",
+    "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd",
     "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx512ifma": "avx512ifma",
     "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2", "avx512_bitalg": "avx512bitalg",
     "avx512_vpopcntdq": "avx512vpopcntdq", "avx_vnni": "avxvnni",
@@ -48,16 +49,21 @@ def check_levels(machines: Sequence[Machine]) -> None:
     Raises
     ------
     TargetError
-        If one lacks what the first has, or has what code cannot ask for.
+        If one lacks what the first has, has no more than one before it, or has what code cannot ask for.
     """
     first = machines[0]
-    for other in machines[1:]:
+    for k, other in enumerate(machines[1:], 1):
         if other.arch != "x86_64" or first.arch != "x86_64":
             raise TargetError("one library has code for several CPUs of x86-64 only; build one for each of the others")
         if less := sorted(set(first.cpu_flags) - set(other.cpu_flags)):
             raise TargetError(
                 f"each CPU that a library has code for needs all that the least of them has ({first.mcpu}); "
                 f"{other.mcpu or 'the baseline'} lacks {', '.join(less)}"
+            )
+        if not_less := [m.mcpu for m in machines[:k] if set(other.cpu_flags) <= set(m.cpu_flags)]:
+            raise TargetError(
+                f"a library takes the last of its CPUs that runs, so that code for {other.mcpu or 'the baseline'} behind that for "
+                f"{not_less[0]}, which has all that it has, is no gain: put the better CPU behind"
             )
         if unknown := [flag for flag in _beyond(other, first) if flag not in _ASKED_AS]:
             raise TargetError(f"a library cannot ask for {', '.join(unknown)}, which {other.mcpu} has; build one for it alone")

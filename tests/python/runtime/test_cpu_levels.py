@@ -15,7 +15,7 @@ from torch import nn
 from tvm import rpc
 
 import dycl_tvm
-from dycl_tvm.codegen import toolchain
+from dycl_tvm.codegen import check_levels, machine_of, toolchain
 from dycl_tvm.deploy import RemoteModule
 from dycl_tvm.errors import TargetError, UsageError
 from dycl_tvm.runtime.params import read_params
@@ -24,7 +24,7 @@ from dycl_tvm.target import resolve_targets
 
 pytestmark = pytest.mark.skipif(this_arch() != "x86_64", reason="one library has code for several CPUs of x86-64 only")
 
-CPUS = ("x86-64-v3", "cascadelake", "alderlake")
+CPUS = ("x86-64-v3", "cascadelake", "alderlake")  # the last two have what the other lacks
 
 
 class Exits(nn.Module):
@@ -143,6 +143,7 @@ def test_from_cpp(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
 
 
 def test_portable() -> None:
+    check_levels([machine_of(resolve_targets(t).target) for t in ("llvm -mcpu=x86-64", "llvm", "llvm -mcpu=skylake-avx512")])
     resolved = resolve_targets("portable -glibc=2.31")
     assert (resolved.mcpu, [str(t.attrs["mcpu"]) for t in resolved.better], resolved.glibc) == (CPUS[0], ["cascadelake"], "2.31")
 
@@ -155,6 +156,8 @@ def test_portable() -> None:
         (["llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a57", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"], "x86-64 only"),
         (["llvm -mcpu=cascadelake", "llvm -mcpu=haswell"], "lacks .*avx512bw"),
         (["llvm -mcpu=x86-64-v3", "llvm -mcpu=sapphirerapids"], "cannot ask for amx"),
+        (["llvm", "llvm -mcpu=skylake-avx512", "llvm -mcpu=haswell"], "put the better CPU behind"),
+        (["llvm", "llvm"], "put the better CPU behind"),
         ([], "a list of CPUs"),
     ],
 )
