@@ -251,7 +251,8 @@ def build(
         program = lowered[-1].program
         proof.of_kernels(graph, lowered[-1], cpu, accuracy)
         program.certificate, program.strip_source, program.user_metadata = proof.certificate().as_dict(), strip_source, told
-    codegen.share_weights([of.program for of in lowered])
+    if machine.better:
+        codegen.share_weights([of.program for of in lowered])
 
     # the code: the instructions as C++, the images of device functions; it is linked where the artefact is written
     first, *others = lowered

@@ -86,8 +86,8 @@ def program_of(model: Model, inputs: Sequence[str], fixed: Mapping[str, Datum]) 
     UnsupportedError
         For what cannot be written as a program, with the node.
     """
-    known = [(key.rpartition(":")[0], key.rpartition(":")[2]) for key in (*CONVERTERS, "If", "Loop", "Scan")]
-    graph = written_out(model.proto, model.file, known)
+    operators = [(key.rpartition(":")[0], key.rpartition(":")[2]) for key in (*CONVERTERS, "If", "Loop", "Scan")]
+    graph = written_out(model.proto, model.file, operators)
     writer = _Writer(model)
     name = writer.fresh(graph.name, "main")
     parameters = {i: writer.fresh(i) for i in inputs}
