@@ -73,8 +73,8 @@ class Network:
         taken = chosen(runs)
         self.inputs = [drawn[k] for k in taken]
         self.parts = [runs[k] / max(runs) for k in taken]
-        graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
-        self.traces: list[StaticPath] = [static_path(graph, inputs, decisions=True) for inputs in self.inputs]
+        self.graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
+        self.traces: list[StaticPath] = [static_path(self.graph, inputs, decisions=True) for inputs in self.inputs]
 
     def _loaded(self, model: Any, inputs: tuple[Any, ...], name: str) -> Any:
         (self.folder / name).mkdir()
@@ -103,9 +103,8 @@ class Network:
 
     def aotinductor(self) -> list[tuple[Call, Call]]:
         """Return AOTInductor's calls of the network and of its trace, of the inputs with the shortest and the longest path."""
-        graph = stage_model(self.entry.model, self.entry.example_inputs, phases=Phases())
-        run_passes(graph, ["element_checks"])  # as of the trace
-        whole, pairs = self._by_inductor(conditional_module(graph), self.inputs[0], "whole"), []
+        run_passes(self.graph, ["element_checks"])  # as of the traces, which are made
+        whole, pairs = self._by_inductor(conditional_module(self.graph), self.inputs[0], "whole"), []
         chosen = dict.fromkeys((0, len(self.inputs) - 1))
         self.parts = [self.parts[k] for k in chosen]
         for k in chosen:

@@ -30,13 +30,10 @@ from dycl_tvm.hcfg.nodes import (
     SubDNNCall,
     Switch,
     Value,
-    map_operands,
     operand_type,
 )
 from dycl_tvm.hcfg.types import ScalarType, TensorType
-from speed.static import SCALAR_DTYPE, TENSOR_FORM
-
-_RESHAPES = ("aten.view.default", "aten._unsafe_view.default")
+from speed.static import SCALAR_DTYPE, TENSOR_FORM, written
 
 
 def conditional_module(graph: HCFG) -> nn.Module:
@@ -64,7 +61,7 @@ class _Body:
         self.root, self.graph = nn.Module(), fx.Graph()
         self.nodes: dict[Value, fx.Node] = {}
 
-    def node(self, operand: Any, dtype: torch.dtype | None = None) -> fx.Node:
+    def node(self, operand: Any) -> fx.Node:
         """Return what an operand is, as a tensor."""
         if isinstance(operand, Constant) and operand not in self.nodes:
             name = f"weight_{len(self.nodes)}"
@@ -72,7 +69,7 @@ class _Body:
             self.nodes[operand] = self.graph.get_attr(name)
         if isinstance(operand, Value):
             return self.nodes[operand]
-        dtype = dtype or {bool: torch.bool, int: torch.int64, float: torch.float64}[type(operand)]
+        dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(operand)]
         return self.graph.call_function(torch.ops.aten.scalar_tensor.default, (operand,), {"dtype": dtype})
 
     def apply(self, op: str, *args: Any, **kwargs: Any) -> fx.Node:
@@ -117,8 +114,8 @@ class _Writer:
             else:
                 meets = self.meets.get(block)
                 target = meets if meets is not None and meets in self.meets else None
-                cond, edges = (term.index, term.edges) if isinstance(term, Switch) else (term.cond, [term.orelse, term.then])
-                args = self.choose(cond, edges, target, body, isinstance(term, Branch))
+                by, first = (term.index, 0) if isinstance(term, Switch) else (term.cond, None)
+                args = self.choose(by, _edges(block), target, body, first)
                 if target is None:
                     return args
             if target is stop:
@@ -140,32 +137,26 @@ class _Writer:
                 found[k] = body.apply("aten.full.default", shape, 0, dtype=dtype)
         return [found[k] for k in range(len(self.places))]
 
-    def choose(self, by: Any, edges: Sequence[Edge], stop: Block | None, body: _Body, is_branch: bool) -> list[fx.Node]:
-        """Write a choice among edges, by halves."""
+    def choose(self, by: Any, edges: Sequence[Edge], stop: Block | None, body: _Body, first: int | None) -> list[fx.Node]:
+        """Write a choice among edges, by halves: ``first`` is the number of the first one, None where there are those of false and true."""
         if len(edges) == 1:
             return self.edge(edges[0], stop, body)
-        half = len(edges) // 2
-        read = body.node(by)
-        sides, captured = [], list(self.captured([*edges], stop, by))
-        # `by` of a switch counts from the first of these edges on
-        for part in (edges[:half], edges[half:]):
+        half, read = len(edges) // 2, body.node(by)
+        pred = read if first is None else body.apply("aten.ge.Scalar", read, first + half)
+        sides, captured = [], list(self.captured(edges, stop, by))
+        for part, number in ((edges[:half], first), (edges[half:], None if first is None else first + half)):
             side = _Body()
             side.nodes.update((v, side.graph.placeholder(f"a{k}")) for k, v in enumerate(captured))
-            if part is not edges and not is_branch and isinstance(by, Value):
-                low = 0 if part == edges[:half] else half
-                side.nodes[by] = side.apply("aten.sub.Tensor", side.nodes[by], low)
-            found = self.choose(by, part, stop, side, is_branch)
+            found = self.choose(by, part, stop, side, number)
             side.graph.output(tuple(self.whole(node, side, node in found[:k]) for k, node in enumerate(found)))
             sides.append(fx.GraphModule(side.root, side.graph))
-        pred = read if is_branch else body.apply("aten.ge.Scalar", read, half)
         names = [f"side_{len(body.graph.nodes)}_{k}" for k in range(2)]
         for name, side_module in zip(names, sides):
             body.root.add_module(name, side_module)
         orelse, then = (body.graph.get_attr(name) for name in names)
         outer = tuple(body.node(v) for v in captured)
         made = body.graph.call_function(torch.ops.higher_order.cond, (pred, then, orelse, outer))
-        count = len(next(iter(sides[0].graph.find_nodes(op="output"))).args[0])
-        return [body.graph.call_function(operator.getitem, (made, k)) for k in range(count)]
+        return [body.graph.call_function(operator.getitem, (made, k)) for k in range(len(found))]
 
     def edge(self, edge: Edge, stop: Block | None, body: _Body) -> list[fx.Node]:
         args = [body.node(a) for a in edge.args]
@@ -206,16 +197,8 @@ class _Writer:
 
     def step(self, step: Any, body: _Body) -> None:
         if isinstance(step, SubDNNCall):
-            inner = dict(zip(step.callee.params, map(body.node, step.args), strict=True))
-            for op in step.callee.ops:
-                target = resolve("aten.reshape.default" if op.op in _RESHAPES else op.op)
-                args, kwargs = (map_operands(given, inner.__getitem__) for given in (op.args, op.kwargs))
-                node = body.graph.call_function(target, args, kwargs)
-                several = len(target._schema.returns) > 1 or str(target._schema.returns[0].type).startswith("List")
-                for k, output in enumerate(op.outputs):
-                    if output is not None:
-                        inner[output] = body.graph.call_function(operator.getitem, (node, k)) if several else node
-            body.nodes.update(zip(step.outputs, (inner[r] for r in step.callee.results), strict=True))
+            made = written(step, [body.node(a) for a in step.args], body.graph)
+            body.nodes.update(zip(step.outputs, made, strict=True))
             return
         body.nodes[step.output] = self.number(step, body)
 

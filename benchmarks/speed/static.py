@@ -18,8 +18,8 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.builder import GraphBuilder, constant
-from dycl_tvm.hcfg.interpreter import graph_initial, run_step
-from dycl_tvm.hcfg.nodes import HCFG, Branch, Constant, HostOp, Jump, Return, Switch, TensorOp, Value, map_operands
+from dycl_tvm.hcfg.interpreter import graph_initial, resolve, run_step
+from dycl_tvm.hcfg.nodes import HCFG, Branch, Constant, HostOp, Jump, Return, SubDNNCall, Switch, TensorOp, Value, map_operands
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.passes import run_passes
 from dycl_tvm.runtime.structure import unflatten
@@ -215,10 +215,21 @@ def write_onnx(path: StaticPath, file: Path) -> None:
     export_model(path.graph, file)
 
 
+def written(call: SubDNNCall, args: Sequence[torch.fx.Node], graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Write the operations of a sub-DNN into a graph of ATen operations; return its results."""
+    inner = dict(zip(call.callee.params, args, strict=True))
+    for op in call.callee.ops:
+        target = resolve("aten.reshape.default" if op.op in ("aten.view.default", "aten._unsafe_view.default") else op.op)
+        node = graph.call_function(target, map_operands(op.args, inner.__getitem__), map_operands(op.kwargs, inner.__getitem__))
+        several = len(target._schema.returns) > 1 or str(target._schema.returns[0].type).startswith("List")
+        for k, output in enumerate(op.outputs):
+            if output is not None:
+                inner[output] = graph.call_function(operator.getitem, (node, k)) if several else node
+    return [inner[r] for r in call.callee.results]
+
+
 def torch_module(path: StaticPath) -> torch.nn.Module:
     """Return the static network as a module of ATen operations; it gives a tuple of tensors."""
-    from dycl_tvm.hcfg.interpreter import resolve
-
     entry = path.graph.entry
     root, graph = torch.nn.Module(), torch.fx.Graph()
     env: dict[Value, torch.fx.Node] = {p: graph.placeholder(p.name) for p in entry.params}
@@ -231,15 +242,7 @@ def torch_module(path: StaticPath) -> torch.nn.Module:
         return env[value]
 
     for call in entry.steps:
-        inner = dict(zip(call.callee.params, map(read, call.args), strict=True))
-        for op in call.callee.ops:
-            target = resolve("aten.reshape.default" if op.op in ("aten.view.default", "aten._unsafe_view.default") else op.op)
-            node = graph.call_function(target, map_operands(op.args, inner.__getitem__), map_operands(op.kwargs, inner.__getitem__))
-            several = len(target._schema.returns) > 1 or str(target._schema.returns[0].type).startswith("List")
-            for k, output in enumerate(op.outputs):
-                if output is not None:
-                    inner[output] = graph.call_function(operator.getitem, (node, k)) if several else node
-        env.update(zip(call.outputs, (inner[r] for r in call.callee.results), strict=True))
+        env.update(zip(call.outputs, written(call, [read(a) for a in call.args], graph), strict=True))
     assert isinstance(entry.terminator, Return)
     graph.output(tuple(read(v) for v in entry.terminator.values if isinstance(v, Value)))
     graph.eliminate_dead_code()
