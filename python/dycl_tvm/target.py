@@ -20,6 +20,7 @@ import tvm
 import tvm_ffi
 
 from dycl_tvm.errors import TargetError
+from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.trailer import cpu_flags
 
 #: What ``build(target=...)`` takes.
@@ -338,10 +339,16 @@ def _from_dict(config: dict[str, Any]) -> tvm.target.Target:
 
 
 def _native_cpu() -> dict[str, Any]:
+    """Return this CPU: LLVM's name for its model, and what Linux says of it that the name does not.
+
+    LLVM knows the models of its day, and a virtual machine may hide features of the CPU, or show another model's number.
+    """
     config: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())}
-    # LLVM knows the model of the CPU; Linux, or a virtual machine, may keep its AMX from programs
-    if "amx_bf16" not in cpu_flags() and tvm_ffi.get_global_func("target.target_has_feature")("amx-bf16", tvm.target.Target(config)):
-        config["mattr"] = ["-amx-bf16", "-amx-int8", "-amx-tile"]
+    named = {str(f) for f in tvm_ffi.get_global_func("target.llvm_get_cpu_features")(tvm.target.Target(config))}
+    here = cpu_flags()
+    differing = [(f, flag in here) for f, flag in CPU_FEATURES.get(native_machine(), {}).items() if (flag in here) != (f in named)]
+    if differing:
+        config["mattr"] = [("+" if has else "-") + feature for feature, has in differing]
     return config
 
 

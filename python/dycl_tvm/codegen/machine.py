@@ -6,23 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.trailer import canonical_arch, why_not_here
-
-#: LLVM's names of features whose absence stops a program, and Linux's names of them in /proc/cpuinfo.
-_CPU_FLAGS = {
-    "x86_64": {
-        "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "cx16": "cx16",
-        "avx": "avx", "avx2": "avx2", "fma": "fma", "f16c": "f16c", "bmi": "bmi1", "bmi2": "bmi2", "lzcnt": "abm", "movbe": "movbe",
-        "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq", "avx512vl": "avx512vl",
-        "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avx512ifma": "avx512ifma",
-        "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg",
-        "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
-    },
-    "aarch64": {
-        "fullfp16": "asimdhp", "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "sve": "sve", "sve2": "sve2",
-        "i8mm": "i8mm", "bf16": "bf16", "fp16fml": "asimdfhm",
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ def machine_of(target: Any) -> Machine:
         host = Target("llvm")
     triple = str(host.attrs.get("mtriple", "") or codegen.llvm_get_system_triple())
     arch = canonical_arch(triple.split("-")[0])
-    known = _CPU_FLAGS.get(arch, {})
+    known = CPU_FEATURES.get(arch, {})
     flags = sorted(known[str(f)] for f in codegen.llvm_get_cpu_features(host) if str(f) in known)
     return Machine(arch, triple, str(host.attrs.get("mcpu", "")), tuple(flags))
 

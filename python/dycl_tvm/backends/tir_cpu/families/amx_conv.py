@@ -1,11 +1,12 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Convolutions in bfloat16 by the tiles of AMX, as products without a matrix of patches.
+"""Convolutions in bfloat16 and of 8-bit integers by the tiles of AMX, as products without a matrix of patches.
 
 A piece (a band of output positions of an image) rounds the input that it reaches to a padded copy whose channels lie together: (row,
-column, pairs of channels). A left tile is read from it in place: its rows are up to 16 output positions, one stride of the copy apart,
+column, words of channels). A left tile is read from it in place: its rows are up to 16 output positions, one stride of the copy apart,
 and its columns go on from tap to tap along a row of the window. With stride 1 the positions may run over the ends of the rows (*flat*):
 what is computed there is dropped, and is often less than what tiles at the end of each row would leave empty.
-Error: see :mod:`amx`; tested within 4e-3 of the largest output.
+Integers of no more channels than a quad has are read in plain layout: the copy makes quads of their planes.
+Error: see :mod:`amx`; of bfloat16 tested within 4e-3 of the largest output.
 """
 
 from __future__ import annotations
@@ -19,21 +20,17 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words import bf16
 from dycl_tvm.backends.tir_cpu.words.amx import (
-    PLANES,
     ROWS,
+    Factors,
     Tiles,
     amx_func,
     cycles_per_second,
     even_rows,
-    has_tiles,
-    planes_of,
-    products,
+    factors_of,
     release,
     scratch,
-    split,
-    split_weights,
 )
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, narrow_groups, problem
 from dycl_tvm.backends.tir_cpu.words.cost import shared_pieces, turns
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
@@ -41,6 +38,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.padded_copy import PaddedCopy
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
+from dycl_tvm.backends.tir_cpu.words.planes import each_quads, has_planes, in_blocks
 from dycl_tvm.backends.tir_cpu.words.storage import write
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
@@ -71,54 +69,65 @@ class _AmxConv:
     def plans(self, work: Conv2D, machine: Machine) -> list[AmxConvPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless factors are bfloat16, images are packed, groups are whole blocks of channels, and there are several positions.
+        [] unless tiles take the factors, images are packed (the input may be planes of bytes), groups are whole blocks of channels, and
+        there are several positions.
         """
-        planes = planes_of(work.dtypes, halves="xy")
-        if not planes or not has_tiles(machine) or not work.macs or narrow_groups(work) or {work.x.block, work.y.block} != {LANES}:
+        factors = factors_of(work.dtypes, machine, halves="xy")
+        if factors is None or not work.macs or work.y.block != LANES or not (work.x.block == LANES or has_planes(work)):
             return []
-        p = problem(work)
-        if p.rows.out * p.columns.out == 1:
+        p = problem(in_blocks(work))
+        if narrow_groups(in_blocks(work)) or p.rows.out * p.columns.out == 1:
             return []
-        return sorted(_plans(p, machine, planes), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
+        return sorted(_plans(p, machine, factors), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
 
     def packed(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Tensor:
-        """Return (blocks of outputs of all groups, steps of the sum, planes, pairs of a step, outputs of a block)."""
-        p = problem(work)
-        window = _window(p)
-        return Tensor((p.groups * p.outputs, window.steps, PLANES[work.weights], window.pairs, LANES))
+        """Return (blocks of outputs of all groups, steps of the sum, planes, words of a step, outputs of a block)."""
+        p, factors = problem(in_blocks(work)), _factors(work, machine)
+        window = _window(p, factors)
+        return Tensor((p.groups * p.outputs, window.steps, factors.planes, window.step, factors.columns), factors.packed)
 
     def pack(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
-        p, shape, window = problem(work), self.packed(work, plan, machine).physical, _window(problem(work))
+        p, factors, packed = problem(in_blocks(work)), _factors(work, machine), self.packed(work, plan, machine)
+        window, (blocks, _, _, words, columns) = _window(p, factors), packed.physical
 
         def body(weights: Any, packed: Any) -> None:
-            blocks, _, planes, pairs, lanes = shape
             with T.serial(0, blocks) as b, T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k:
-                with T.serial(0, window.run // pairs) as s, T.serial(0, pairs) as e, T.serial(0, lanes) as j:
-                    at = s * pairs + e
-                    out, tap, channel = b * lanes + j, k * window.taps + at // window.words, 2 * (at % window.words)
+                with T.serial(0, window.run // words) as s, T.serial(0, words) as e, T.serial(0, LANES) as j:
+                    at = s * words + e
+                    out, tap, channel = b * LANES + j, k * window.taps + at // window.words, factors.elements * (at % window.words)
 
-                    def weight(channel: Any) -> Any:
-                        known = tirx.all(out < work.y.shape[1], channel < p.channels)
-                        safe = tirx.min(out, work.y.shape[1] - 1), tirx.min(channel, p.channels - 1)
-                        return tirx.if_then_else(known, weights[safe[0], safe[1], i, tap], T.float32(0))
+                    def weight(neighbour: int) -> Any:
+                        known = tirx.all(out < work.y.shape[1], channel + neighbour < p.channels)
+                        safe = tirx.min(out, work.y.shape[1] - 1), tirx.min(channel + neighbour, p.channels - 1)
+                        return tirx.if_then_else(known, weights[safe[0], safe[1], i, tap], factors.zero)
 
-                    step = (i * window.runs + k) * (window.run // pairs) + s
-                    split_weights(weight(channel), weight(channel + 1), planes, lambda n, word: store(packed, [b, step, n, e, j], word))
+                    step, each = (i * window.runs + k) * (window.run // words) + s, columns // LANES
+                    factors.split_weights(
+                        weight, lambda plane, element, value: store(packed, [b, step, plane, e, j * each + element], value)
+                    )
 
-        return prim_func([("weights", work.weight_shape, "float32"), ("packed", shape, "float32")], body)
+        return prim_func([("weights", work.weight_shape, factors.plain), ("packed", packed.physical, factors.packed)], body)
 
     def kernel(self, work: Conv2D, plan: AmxConvPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, words, operands of the epilogue, y)."""
-        buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
+        buffers, factors = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y), _factors(work, machine)
+        emitter = _FromPlanes if has_planes(work) else _AmxEmitter
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            _AmxEmitter(work, plan, machine, epilogue, x, weights, rest[:-1], rest[-1]).emit()
+            emitter(in_blocks(work), plan, machine, factors, epilogue, x, weights, rest[:-1], rest[-1]).emit()
 
-        return amx_func(buffers, body)
+        return amx_func(factors, buffers, body)
 
 
 FAMILY = _AmxConv()
+
+
+def _factors(work: Conv2D, machine: Machine) -> Factors:
+    """Return the factors of a workload that has plans."""
+    factors = factors_of(work.dtypes, machine, halves="xy")
+    assert factors is not None
+    return factors
 
 
 @dataclass(frozen=True)
@@ -128,13 +137,13 @@ class _Window:
     Attributes
     ----------
     words : int
-        Pairs that a position of the copy has, zeros among them.
+        That a position of the copy has, zeros among them.
     taps : int
         Taps along a row that lie one after the other in the copy: a run.
     runs : int
         Runs of a row of the window.
-    pairs : int
-        Of a step.
+    step : int
+        Words of a step.
     steps : int
         Of the sum.
     """
@@ -142,23 +151,24 @@ class _Window:
     words: int
     taps: int
     runs: int
-    pairs: int
+    step: int
     steps: int
 
     @property
     def run(self) -> int:
-        """Pairs of a run."""
+        """Words of a run."""
         return self.taps * self.words
 
 
-def _window(p: Problem) -> _Window:
+def _window(p: Problem, factors: Factors) -> _Window:
     taps = p.columns.kernel if p.columns.dilation == 1 else 1
-    words = PAIRS * p.inputs
-    if p.inputs > 1 and taps * words % ROWS:
-        words += PAIRS
-    pairs = PAIRS if taps * words % ROWS else ROWS
-    runs = p.columns.kernel // taps
-    return _Window(words, taps, runs, pairs, p.rows.kernel * runs * taps * words // pairs)
+    # words of few channels overlap those of the next position, which is written later; with blocks of zeros there may be fewer steps
+    least = min(factors.words, -(-p.channels // factors.elements)) if p.inputs == 1 else factors.words * p.inputs
+    choices = [least] if least < factors.words else range(least, least + ROWS, factors.words)
+    run, step, words = min(
+        (-(-taps * words // step), step, words) for words in choices for step in range(1, ROWS + 1) if taps * words % step == 0
+    )
+    return _Window(words, taps, p.columns.kernel // taps, step, p.rows.kernel * (p.columns.kernel // taps) * run)
 
 
 def _flat_ever(p: Problem) -> bool:
@@ -170,37 +180,55 @@ class _AmxEmitter(PaddedCopy):
     """Writes one kernel."""
 
     def __init__(
-        self, work: Conv2D, plan: AmxConvPlan, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any
+        self,
+        work: Conv2D,
+        plan: AmxConvPlan,
+        machine: Machine,
+        factors: Factors,
+        epilogue: Epilogue,
+        x: Any,
+        weights: Any,
+        operands: Sequence[Any],
+        y: Any,
     ) -> None:
         super().__init__(work, machine, epilogue, x, weights, operands, y)
-        self.plan = plan
+        self.plan, self.factors = plan, factors
 
     def emit(self) -> None:
-        p, plan, window = self.p, self.plan, _window(self.p)
-        parts, out_parts, planes = plan.parts, plan.output_parts, PLANES[self.work.weights]
-        self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, planes)
-        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, planes)) as piece:
+        p, plan, window, factors = self.p, self.plan, _window(self.p, self.factors), self.factors
+        parts, out_parts = plan.parts, plan.output_parts
+        self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, factors)
+        with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, factors)) as piece:
             out_part = self.take(piece, parts, 1, 1)
             self.pitch = self.columns.extent
-            # the last tile may reach beyond the last position
-            beyond = (self.tiles.rows - 1) * self.columns.step * window.words
-            self.copy = scratch((planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
-            self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), "float32")
+            # the last tile may reach beyond the last position, and the words of the last one overlap nothing
+            beyond = (self.tiles.rows - 1) * self.columns.step * window.words + factors.words
+            self.copy = scratch((factors.planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
+            self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), factors.sums)
             self.tiles.configure()
             self.groups(out_part, out_parts, -(-p.outputs // plan.wide))
             release()
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
-        at = T.ramp((i * self.pitch + j) * self.window.words + c * PAIRS, 1, PAIRS)
-        split(values, self.tiles.planes, lambda plane, words: store(self.copy, [plane, at], words))
+        words = self.factors.words
+        at = (i * self.pitch + j) * self.window.words + c * words
+
+        def put(plane: int, values: Any) -> None:
+            store(self.copy, [plane, T.ramp(at, 1, words)], values)
+
+        if values is None:
+            self.factors.fill(words, self.work.border, put)
+        else:
+            self.factors.split(values, put)
 
     def group(self, g: Any, span: tuple[Any, Any]) -> None:
-        p, wide = self.p, self.tiles.wide
+        """See :class:`PaddedCopy`."""
+        p, wide, words = self.p, self.tiles.wide, self.factors.words
         self.round(g)
-        if self.window.words > PAIRS * p.inputs:
-            with T.serial(0, self.rows.extent) as i, T.serial(0, self.pitch) as j:
-                self.put(p.inputs, i, j)
+        if self.window.words > words * p.inputs:
+            with T.serial(0, self.rows.extent) as i, T.serial(0, self.pitch) as j, T.serial(0, self.window.words // words - p.inputs) as c:
+                self.put(p.inputs + c, i, j)
         with T.serial(0, span[1] - span[0]) as t:
             block_of(span[0] + t, p.outputs, wide, lambda panel, across: self.panel(g * p.outputs + panel * wide, across))
 
@@ -226,11 +254,11 @@ class _AmxEmitter(PaddedCopy):
         """Emit ``count`` tiles of positions, the first of which is ``first`` in the band."""
         p, window, tiles = self.p, self.window, self.tiles
         tiles.clear(count, across)
-        with T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k, T.serial(0, window.run // window.pairs) as s:
-            step = (i * window.runs + k) * (window.run // window.pairs) + s
+        with T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k, T.serial(0, window.run // window.step) as s:
+            step = (i * window.runs + k) * (window.run // window.step) + s
             tap = i * p.rows.dilation * self.pitch + k * p.columns.dilation
-            left = [(self.start(first + t) + tap) * window.words + s * window.pairs for t in range(count)]
-            for x_plane, w_plane in products(tiles.planes):
+            left = [(self.start(first + t) + tap) * window.words + s * window.step for t in range(count)]
+            for x_plane, w_plane in self.factors.products:
                 tiles.step(
                     [T.address_of(self.copy[x_plane, at]) for at in left],
                     4 * self.columns.step * window.words,
@@ -273,6 +301,19 @@ class _AmxEmitter(PaddedCopy):
                 write(self.y, self.work.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, value, index, v))
 
 
+class _FromPlanes(_AmxEmitter):
+    """Writes a kernel that makes quads of the planes of its input."""
+
+    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+        """See :class:`PaddedCopy`."""
+
+        def put(at: Any, width: int, quads: Any) -> None:
+            place = i * self.pitch + at
+            store(self.copy, [0, T.ramp(place, 1, width) if width > 1 else place], quads)
+
+        each_quads(self, i, begin, count, put)
+
+
 # ---- choice of tiles -------------------------------------------------------------------------------------------------
 
 
@@ -287,33 +328,37 @@ def _extents(p: Problem, parts: int) -> tuple[int, int, int]:
     return height, width, (width - 1) * (1 if axis.kernel == 1 else axis.stride) + (axis.kernel - 1) * axis.dilation + 1
 
 
-def _tiles(p: Problem, high: int, wide: int, flat: int, parts: int, planes: int) -> Tiles:
+def _tiles(p: Problem, high: int, wide: int, flat: int, parts: int, factors: Factors) -> Tiles:
     height, width, pitch = _extents(p, parts)
-    return Tiles(even_rows((height - 1) * pitch + width if flat else width), _window(p).pairs, high, wide, planes)
+    return Tiles(even_rows((height - 1) * pitch + width if flat else width), _window(p, factors).step, high, wide, factors)
 
 
-def _work_seconds(p: Problem, machine: Machine, planes: int) -> float:
+def _work_seconds(p: Problem, machine: Machine, factors: Factors) -> float:
     """Return about how long one core takes: whether threads are worth it."""
     positions = p.groups * p.images * p.rows.out * p.columns.out
-    return len(products(planes)) * positions * p.outputs * _window(p).steps / cycles_per_second(machine)
+    return len(factors.products) * positions * p.outputs * _window(p, factors).steps / cycles_per_second(machine)
 
 
-def _plans(p: Problem, machine: Machine, planes: int) -> list[AmxConvPlan]:
-    window, clock = _window(p), cycles_per_second(machine)
+def _plans(p: Problem, machine: Machine, factors: Factors) -> list[AmxConvPlan]:
+    window, clock, planes = _window(p, factors), cycles_per_second(machine), factors.planes
     along = p.rows.out if p.rows.out > 1 else p.columns.out
-    serial = _work_seconds(p, machine, planes) <= 3 * machine.launch
-    weights = 4.0 * planes * p.groups * p.outputs * window.steps * window.pairs * LANES
+    serial = _work_seconds(p, machine, factors) <= 3 * machine.launch
+    weights = 4.0 * planes * p.groups * p.outputs * window.steps * window.step * LANES
     found = []
     for flat in (0, 1) if _flat_ever(p) and p.rows.out > 1 else (int(_flat_ever(p)),):
         for high, wide in ((2, min(2, p.outputs)), (1, min(4, p.outputs))):
             panels = -(-p.outputs // wide)
             for parts in sorted({min(along, 1 << k) for k in range(8)}):
                 height, width, pitch = _extents(p, parts)
-                tiles = _tiles(p, high, wide, flat, parts, planes)
+                tiles = _tiles(p, high, wide, flat, parts, factors)
                 count = -(-((height - 1) * pitch + width) // tiles.rows) if flat else height * -(-width // tiles.rows)
                 if high > count:
                     continue
-                band = panels * -(-count // high) * (window.steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide))
+                band = (
+                    panels
+                    * -(-count // high)
+                    * (window.steps * tiles.step_cycles(high, wide, window.steps, machine) + tiles.end_cycles(high, wide))
+                )
                 rows = (height - 1) * (1 if p.rows.kernel == 1 else p.rows.stride) + (p.rows.kernel - 1) * p.rows.dilation + 1
                 fits = 4 * planes * window.words * rows * pitch <= machine.l2 // _COPY_SHARE
                 across = p.groups if p.groups > 1 else panels

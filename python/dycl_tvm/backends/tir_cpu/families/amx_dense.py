@@ -17,28 +17,24 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words import bf16
 from dycl_tvm.backends.tir_cpu.words.amx import (
-    PLANES,
     ROWS,
+    Factors,
     Tiles,
     amx_func,
     cycles_per_second,
     even_rows,
-    has_tiles,
-    planes_of,
-    products,
+    factors_of,
     release,
     scratch,
     shapes,
-    split,
-    split_weights,
 )
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, round_row
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES
 from dycl_tvm.backends.tir_cpu.words.cost import overlapped, pieces_of, shared_product
 from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
-from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
+from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import Row, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import Row, in_vectors, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
@@ -62,66 +58,82 @@ class _AmxDense:
     name = "amx"
 
     def plans(self, work: Dense, machine: Machine) -> list[AmxDensePlan]:
-        """Return tile choices, best estimate first; [] unless factors are bfloat16, there are rows, and the right side is one weight."""
-        planes = planes_of(work.dtypes)
-        if not planes or not (has_tiles(machine) and work.constant and work.shared and work.macs and work.batch * work.m > 1):
+        """Return tile choices, best estimate first; [] unless tiles take the factors, there are rows, and the right side is one weight."""
+        factors = factors_of(work.dtypes, machine)
+        if factors is None or not (work.constant and work.shared and work.macs and work.batch * work.m > 1):
             return []
         found: dict[tuple[tuple[str, int], ...], AmxDensePlan] = {}
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
             blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
-            alone, rounding = _seconds(work, machine, high, wide, planes), planes * _rounding(work, machine)
+            alone, rounding = _seconds(work, machine, high, wide, factors), _rounding(work, machine, factors)
             pieces = pieces_of(blocks, panels, machine)
             plan = AmxDensePlan(shared_product(alone, blocks, panels, pieces, machine, rounding), high, wide, *pieces)
             found[plan.params] = plan
         return sorted(found.values(), key=lambda p: (p.seconds, p.params))
 
     def packed(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Tensor:
-        """Return (tiles of columns, steps of k, planes, pairs of a step, columns of a tile)."""
-        return Tensor((-(-work.n // LANES), _steps(work), PLANES[work.dtypes.weights], _pairs(work), LANES))
+        """Return (tiles of columns, steps of k, planes, words of a step, columns of a tile)."""
+        factors = _factors(work, machine)
+        steps, words = _steps(work, factors)
+        return Tensor((-(-work.n // LANES), steps, factors.planes, words, factors.columns), factors.packed)
 
     def pack(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
-        shape = self.packed(work, plan, machine).physical
+        packed, factors = self.packed(work, plan, machine), _factors(work, machine)
+        tiles, steps, _, words, columns = packed.physical
 
         def body(w: Any, packed: Any) -> None:
-            tiles, steps, planes, pairs, lanes = shape
-            with T.serial(0, tiles) as t, T.serial(0, steps) as s, T.serial(0, pairs) as e, T.serial(0, lanes) as j:
-                column, first = t * LANES + j, 2 * (s * pairs + e)
+            with T.serial(0, tiles) as t, T.serial(0, steps) as s, T.serial(0, words) as e, T.serial(0, LANES) as j:
+                column, first = t * LANES + j, factors.elements * (s * words + e)
 
-                def weight(k: Any) -> Any:
+                def weight(neighbour: int) -> Any:
+                    k = first + neighbour
                     value = w[tirx.min(k, work.k - 1), tirx.min(column, work.n - 1)]
-                    return tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, T.float32(0))
+                    return tirx.if_then_else(tirx.all(k < work.k, column < work.n), value, factors.zero)
 
-                split_weights(weight(first), weight(first + 1), planes, lambda i, word: store(packed, [t, s, i, e, j], word))
+                each = columns // LANES
+                factors.split_weights(weight, lambda plane, element, value: store(packed, [t, s, plane, e, j * each + element], value))
 
-        return prim_func([("w", (work.k, work.n), "float32"), ("packed", shape, "float32")], body)
+        return prim_func([("w", (work.k, work.n), factors.plain), ("packed", packed.physical, factors.packed)], body)
 
     def kernel(self, work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
-        return amx_func(buffers, lambda x, w, *rest: _body(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
+        factors = _factors(work, machine)
+
+        def body(x: Any, w: Any, *rest: Any) -> None:
+            _body(work, plan, machine, factors, epilogue, x, w, rest[:-1], rest[-1])
+
+        return amx_func(factors, buffers, body)
 
 
 FAMILY = _AmxDense()
 
 
-def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any) -> None:
-    total, steps, pairs, planes = work.batch * work.m, _steps(work), _pairs(work), PLANES[work.dtypes.weights]
-    high, wide, row_pieces, column_pieces = plan.high, plan.wide, plan.row_pieces, plan.column_pieces
-    tiles = _tiles(work, high, wide, planes)
+def _body(
+    work: Dense, plan: AmxDensePlan, machine: Machine, factors: Factors, epilogue: Epilogue, x: Any, w: Any, operands: Any, y: Any
+) -> None:
+    (steps, words), planes = _steps(work, factors), factors.planes
+    total, high, wide, row_pieces, column_pieces = work.batch * work.m, plan.high, plan.wide, plan.row_pieces, plan.column_pieces
+    tiles = _tiles(work, high, wide, factors)
     rows, column_tiles = tiles.rows, -(-work.n // LANES)
     blocks, panels = -(-_row_tiles(work) // high), -(-column_tiles // wide)
     # rows that stay in L2 while all panels pass by
-    together = min(-(-blocks // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (4 * planes * steps * pairs * rows * high)))
+    together = min(-(-blocks // row_pieces), max(1, machine.l2 // _ROWS_SHARE // (4 * planes * steps * words * rows * high)))
+    # each block fetches its part of the next panel from memory while it computes with this one
+    lines, fetches = -(-planes * wide * words // together), 4 * planes * panels * wide * LANES * steps * words > machine.l2
 
-    def product(block: Any, panel: Any, start: Any, count: int, across: int, left: Any, sums: Any) -> None:
-        """Emit ``count`` x ``across`` tiles; ``start`` is the first row of ``left``."""
+    def product(block: Any, panel: Any, begin: Any, count: int, across: int, left: Any, sums: Any) -> None:
+        """Emit ``count`` x ``across`` tiles; ``begin`` is the block whose rows are the first of ``left``."""
         tiles.clear(count, across)
         with T.serial(0, steps) as s:
-            for x_plane, w_plane in products(planes):
+            for line in range(lines if fetches else 0):
+                # the lines of a panel lie one after the other
+                prefetch(w, [(panel + 1) * wide, 0, 0, ((block - begin) * steps + s) * lines + line, 0], 2)
+            for x_plane, w_plane in factors.products:
                 tiles.step(
-                    [T.address_of(left[x_plane, s, (block * high + i) * rows - start, 0]) for i in range(count)],
-                    4 * pairs,
+                    [T.address_of(left[x_plane, s, ((block - begin) * high + i) * rows, 0]) for i in range(count)],
+                    4 * words,
                     [T.address_of(w[panel * wide + j, s, w_plane, 0, 0]) for j in range(across)],
                 )
         tiles.keep(count, across, sums)
@@ -132,21 +144,21 @@ def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue,
     def blocks_of(first: Any, end: Any, columns: Any, left: Any, sums: Any) -> None:
         start = first * high * rows
         with T.serial(0, tirx.min(end * high * rows, total) - start) as r:
-            _round(work, planes, x, left, start + r, r)
+            _round(work, factors, x, left, start + r, r)
         begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
         with T.serial(0, finish - begin) as p, T.serial(0, end - first) as b:
             panel, block = begin + p, first + b
 
             def across(block: Any, count: int) -> None:
-                block_of(panel, column_tiles, wide, lambda panel, n: product(block, panel, start, count, n, left, sums))
+                block_of(panel, column_tiles, wide, lambda panel, n: product(block, panel, first, count, n, left, sums))
 
             block_of(block, _row_tiles(work), high, across)
 
-    seconds = _seconds(work, machine, high, wide, planes)
+    seconds = _seconds(work, machine, high, wide, factors)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
-        left = scratch((planes, steps, together * high * rows, pairs), "int32")
-        sums = scratch((high * rows, wide * LANES), "float32")
+        left = scratch((planes, steps, together * high * rows, words), "int32")
+        sums = scratch((high * rows, wide * LANES), factors.sums)
         tiles.configure()
         first, end = part * blocks // row_pieces, (part + 1) * blocks // row_pieces
         if -(-blocks // row_pieces) <= together:
@@ -157,48 +169,60 @@ def _body(work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue,
         release()
 
 
-def _round(work: Dense, planes: int, x: Any, left: Any, row: Any, at: Any) -> None:
-    """Emit the rounding of one row to row ``at`` of the left tiles, zeros up to the last pair."""
-    pairs = _pairs(work)
+def _round(work: Dense, factors: Factors, x: Any, left: Any, row: Any, at: Any) -> None:
+    """Emit the rounding of one row to row ``at`` of the left tiles, zeros up to the last word."""
+    steps, words = _steps(work, factors)
+    # as many elements at a time as a step has, or a vector of 16
+    size = words * factors.elements if factors.plain == "int8" and words == ROWS and work.k >= words * factors.elements else LANES
+    count = size // factors.elements
 
-    def put(pair: Any, values: Any) -> None:
-        split(values, planes, lambda plane, words: store(left, [plane, pair // pairs, at, T.ramp(pair % pairs, 1, PAIRS)], words))
+    def put(number: Any, plane: int, values: Any) -> None:
+        first = number * count
+        store(left, [plane, first // words, at, T.ramp(first % words, 1, count)], values)
 
-    round_row(work.k, lambda k: x[row_at(work, row, k)], put)
-    for pair in range(-(-work.k // LANES) * PAIRS, _steps(work) * pairs, PAIRS):
-        put(pair, None)
+    def rounded(number: Any, values: Any) -> None:
+        factors.split(values, lambda plane, values: put(number, plane, values))
+
+    in_vectors(work.k, size, work.dtypes.x, lambda k: x[row_at(work, row, k)], rounded)
+    for number in range(-(-work.k // size), steps * words // count):
+        factors.fill(count, 0, lambda plane, values, number=number: put(number, plane, values))  # type: ignore[misc]
 
 
-def _pairs(work: Dense) -> int:
-    """Return the pairs of a step of k; a short k has tiles of half as many."""
-    return PAIRS if work.k <= 2 * PAIRS else ROWS
+def _factors(work: Dense, machine: Machine) -> Factors:
+    """Return the factors of a workload that has plans."""
+    factors = factors_of(work.dtypes, machine)
+    assert factors is not None
+    return factors
 
 
-def _steps(work: Dense) -> int:
-    return -(-work.k // (2 * _pairs(work)))
+def _steps(work: Dense, factors: Factors) -> tuple[int, int]:
+    """Return the steps of k, and the words of each: as few as hold all, in whole vectors of 16 elements."""
+    needed, whole = -(-work.k // factors.elements), factors.words
+    steps = -(-needed // ROWS)
+    return steps, -(-needed // (steps * whole)) * whole
 
 
 def _row_tiles(work: Dense) -> int:
     return -(-work.batch * work.m // ROWS)
 
 
-def _tiles(work: Dense, high: int, wide: int, planes: int) -> Tiles:
-    return Tiles(even_rows(work.batch * work.m), _pairs(work), high, wide, planes)
+def _tiles(work: Dense, high: int, wide: int, factors: Factors) -> Tiles:
+    return Tiles(even_rows(work.batch * work.m), _steps(work, factors)[1], high, wide, factors)
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------
 
 
-def _rounding(work: Dense, machine: Machine) -> float:
+def _rounding(work: Dense, machine: Machine, factors: Factors) -> float:
     """Estimate the time to round the left side once: two cycles a vector."""
-    return 2.0 * work.batch * work.m * work.k / LANES / bf16.cycles_per_second(machine)
+    return 2.0 * factors.planes * work.batch * work.m * work.k / LANES / bf16.cycles_per_second(machine)
 
 
-def _seconds(work: Dense, machine: Machine, high: int, wide: int, planes: int) -> float:
+def _seconds(work: Dense, machine: Machine, high: int, wide: int, factors: Factors) -> float:
     """Estimate the time of one core without the rounding."""
-    tiles, steps = _tiles(work, high, wide, planes), _steps(work)
+    tiles, (steps, words) = _tiles(work, high, wide, factors), _steps(work, factors)
     blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
-    compute = blocks * panels * (steps * tiles.step_cycles(high, wide) + tiles.end_cycles(high, wide)) / cycles_per_second(machine)
-    weights = 4.0 * planes * panels * wide * LANES * steps * tiles.pairs
+    cycles = steps * tiles.step_cycles(high, wide, steps, machine) + tiles.end_cycles(high, wide)
+    weights = 4.0 * factors.planes * panels * wide * LANES * steps * words
     stream = weights / machine.stream_rate(weights)
-    return overlapped(compute, stream) + 2e-7
+    return overlapped(blocks * panels * cycles / cycles_per_second(machine), stream) + 2e-7

@@ -24,7 +24,6 @@ from dycl_tvm.backends.tir_cpu.words.bf16 import (
     cycles_per_second,
     has_instructions,
     pairs,
-    round_row,
     word,
 )
 from dycl_tvm.backends.tir_cpu.words.cost import MANY_ROWS, overlapped, pieces_of, pieces_of_rows, shared_product
@@ -32,7 +31,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import of_rounded, weighted_buffer
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import Row, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import Row, in_vectors, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import add_splits, along_k, fetching
 from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, first_of_tile
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
@@ -131,11 +130,11 @@ class _Bf16Dense:
                     begin = piece * count // pieces
                     with T.serial(0, (piece + 1) * count // pieces - begin) as t, T.serial(0, high) as r:
                         row = tirx.min(first_of_tile(total, rows, first + begin + t) + r, total - 1)
-                        round_row(
-                            work.k,
-                            lambda k: x[row_at(work, row, k)],
-                            lambda k, values: store(rounded, [(begin + t) * high + r, T.ramp(k, 1, PAIRS)], pairs(values)),
-                        )
+
+                        def put(number: Any, values: Any, at: Any = (begin + t) * high + r) -> None:
+                            store(rounded, [at, T.ramp(number * PAIRS, 1, PAIRS)], pairs(values))
+
+                        in_vectors(work.k, LANES, "float32", lambda k: x[row_at(work, row, k)], put)
 
             def tile(height: int, row: Any, panel: Any, at: Any, turn: Any, kept: Any) -> None:
                 sums = zeros(height * splits, width)

@@ -7,7 +7,6 @@ An input of no more channels than a quad has is read in plain layout: the copy m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -32,6 +31,7 @@ from dycl_tvm.backends.tir_cpu.words.int8 import (
 )
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.planes import each_quads, has_planes, in_blocks
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
@@ -65,19 +65,19 @@ class _Int8Conv:
         blocks of channels."""
         if not allowed(machine) or not work.macs or not takes(work.dtypes) or work.y.block != machine.lanes:
             return []
-        if work.x.block != machine.lanes and not _is_plain(work):
+        if work.x.block != machine.lanes and not has_planes(work):
             return []
-        work = _in_blocks(work)
+        work = in_blocks(work)
         return [] if narrow_groups(work) else _dot(machine).plans(work, machine)
 
     def packed(self, work: Conv2D, plan: DotPlan, machine: Machine) -> Tensor:
         """Vectors of quads in the order in which the kernel reads them, and the offsets of all blocks of outputs."""
-        p = problem(_in_blocks(work))
+        p = problem(in_blocks(work))
         return Tensor((p.groups * p.outputs * (_dot(machine).steps(p) + products(machine).offset), QUAD * machine.lanes), "int8")
 
     def pack(self, work: Conv2D, plan: DotPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), quads)."""
-        lanes, how, p, shape = machine.lanes, products(machine), problem(_in_blocks(work)), self.packed(work, plan, machine).shape
+        lanes, how, p, shape = machine.lanes, products(machine), problem(in_blocks(work)), self.packed(work, plan, machine).shape
 
         def offset(weights: Any, packed: Any, block: Any, lane: Any) -> None:
             channel = block * lanes + lane
@@ -94,7 +94,7 @@ class _Int8Conv:
                 with T.serial(0, lanes) as lane, T.serial(0, QUAD) as q:
                     store(packed, [vector, how.at(lane, q, lanes)], weight(block * lanes + lane, channel + q))
 
-            pack_words(_in_blocks(work), plan.blocks, _dot(machine), weights, put)
+            pack_words(in_blocks(work), plan.blocks, _dot(machine), weights, put)
             if how.offset:
                 with T.grid(p.groups * p.outputs, lanes) as (block, lane):
                     offset(weights, packed, block, lane)
@@ -106,23 +106,13 @@ class _Int8Conv:
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
-            emitter = _FromPlanes if _is_plain(work) else _Emitter
-            emitter(_in_blocks(work), machine, epilogue, x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
+            emitter = _FromPlanes if has_planes(work) else _Emitter
+            emitter(in_blocks(work), machine, epilogue, x, weights, rest[:-1], rest[-1], plan, _dot(machine)).emit()
 
         return int8_func(buffers, body, machine)
 
 
 FAMILY = _Int8Conv()
-
-
-def _is_plain(work: Conv2D) -> bool:
-    """Whether the input is plain, and all its channels at a place are one quad."""
-    return work.x.block == 1 and work.x.shape[1] <= QUAD
-
-
-def _in_blocks(work: Conv2D) -> Conv2D:
-    """Return a convolution as one of a packed input."""
-    return replace(work, x=replace(work.x, block=work.y.block))
 
 
 class _Emitter(DotTiles):
@@ -202,19 +192,8 @@ class _FromPlanes(_Emitter):
 
     def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
-        lanes, known = self.lanes, count.value if isinstance(count, tirx.IntImm) else count
-        neighbours = self.columns.source_step == 1 and not self.p.flat
-        width = lanes if neighbours and isinstance(known, int) and known >= lanes else 1
-        with T.serial(0, -(-known // width) if width > 1 else count) as k:
-            # the last vector overlaps the one before it
-            at = begin + (tirx.min(k * width, known - width) if width > 1 else k)
-            store(self.copy, [c, i, T.ramp(at, 1, width) if width > 1 else at], self._quads(i, at, width))
 
-    def _quads(self, i: Any, at: Any, width: int) -> Any:
-        image, row, column = self.source(i, at)
-        dtype, place = ("int32", column) if width == 1 else (f"int32x{width}", T.ramp(column, 1, width))
-        quads = self.x[image, 0, row, place].astype(dtype)
-        for channel in range(1, self.work.x.shape[1]):
-            by = T.int32(8 * channel) if width == 1 else T.broadcast(T.int32(8 * channel), width)
-            quads = T.bitwise_or(quads, T.shift_left(self.x[image, channel, row, place].astype(dtype), by))
-        return flipped(quads, width, self.how)
+        def put(at: Any, width: int, quads: Any) -> None:
+            store(self.copy, [c, i, T.ramp(at, 1, width) if width > 1 else at], flipped(quads, width, self.how))
+
+        each_quads(self, i, begin, count, put)

@@ -32,7 +32,7 @@ from dycl_tvm.backends.tir_cpu.words.int8 import (
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import Row, in_vectors, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import along_k
 from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles, pieces
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
@@ -157,12 +157,17 @@ class _Int8Dense:
                     for lane in columns_of:
                         store(kept, [r, lane], sums[r * splits][lane])
                 with T.serial(0, count) as r:
-                    store_rows(work, width, lanes, epilogue, operands, y, [_Row(kept, r)], row + r, panel)
+                    store_rows(work, width, lanes, epilogue, operands, y, [Row(kept, r)], row + r, panel)
 
             def block_of(first: Any, end: Any, columns: Any, copied: Any, kept: Any) -> None:
                 start = first_row(first)
                 with T.serial(0, first_row(end) - start) as r:
-                    _copy_row(work, lambda k: x[row_at(work, start + r, k)], lambda k, v: store(copied, [r, k], flipped(v, QUAD, how)))
+
+                    def put(number: Any, values: Any) -> None:
+                        quads = flipped(T.reinterpret(f"int32x{QUAD}", values), QUAD, how)
+                        store(copied, [r, T.ramp(number * QUAD, 1, QUAD)], quads)
+
+                    in_vectors(work.k, QUAD * QUAD, "uint8", lambda k: x[row_at(work, start + r, k)], put)
                 begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
                 with T.serial(0, finish - begin) as panel, T.serial(0, end - first) as index:
                     even_tiles(total, rows, first + index, lambda count, row: tile(count, row, begin + panel, copied, kept, start))
@@ -183,31 +188,6 @@ class _Int8Dense:
 
 
 FAMILY = _Int8Dense()
-
-
-class _Row:
-    """A row of a buffer, as a buffer."""
-
-    def __init__(self, buffer: Any, row: Any) -> None:
-        self._buffer, self._row = buffer, row
-
-    def __getitem__(self, column: Any) -> Any:
-        return self._buffer[self._row, column]
-
-
-def _copy_row(work: Dense, source: Any, target: Any) -> None:
-    """Emit the copy of a row of uint8 to words, zeros behind it."""
-    chunk = QUAD * QUAD
-    whole, rest = divmod(work.k, chunk)
-    if whole:
-        with T.serial(0, whole) as i:
-            target(T.ramp(i * QUAD, 1, QUAD), T.reinterpret("int32x4", source(T.ramp(i * chunk, 1, chunk))))
-    if rest:
-        tail, lane = T.alloc_buffer((chunk,), "uint8"), T.ramp(0, 1, chunk)
-        store(tail, [lane], T.broadcast(T.uint8(0), chunk))
-        for j in range(rest):
-            store(tail, [j], source(whole * chunk + j))
-        target(T.ramp(whole * QUAD, 1, QUAD), T.reinterpret("int32x4", tail[lane]))
 
 
 def _tiles(total: int, n: int, machine: Machine) -> list[tuple[int, int, int]]:

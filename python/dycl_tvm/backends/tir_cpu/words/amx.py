@@ -1,16 +1,18 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Sums of products of bfloat16 pairs by the tiles of AMX (Sapphire Rapids and later).
+"""Sums of products by the tiles of AMX (Sapphire Rapids and later), of bfloat16 and of 8-bit integers.
 
-A tile is up to 16 rows of 64 bytes. ``tdpbf16ps`` adds to a tile of 16 x 16 float32 sums the products of a *left* tile (rows x pairs of
-factors) and a *right* one (pairs x 16 columns of weights). There are eight tiles: ``high`` x ``wide`` of sums, ``high`` left ones, the rest
-right ones. Two by two is the square that loads least; one row of four is for few rows.
+A tile is up to 16 rows of 16 words. A word of factors holds neighbours of the sum: a pair of bfloat16, or a quad of bytes. ``tdpbf16ps``
+and ``tdpbusd`` add to a tile of 16 x 16 sums the products of a *left* tile (rows x words of factors) and a *right* one (words x 16 columns
+of weights). There are eight tiles: ``high`` x ``wide`` of sums, ``high`` left ones, the rest right ones. Two by two is the square that
+loads least; one row of four is for few rows.
 
 The shapes of the tiles are a state of the thread, which a task of a kernel sets once (:meth:`Tiles.configure`) and gives back
 (:func:`release`): between the two no other kernel runs on the thread. Rows are cut into as few tiles as can be, all of one height, so
 that no task needs a second setting. Rows beyond the last one are read from memory of the kernel's own, and their sums are dropped.
 
-Rounding, pairs and packed words are those of :mod:`bf16`. ``tdpbf16ps`` sums the first and the second products of the 16 pairs apart, then
-adds both to the sum: fewer than k + 8 roundings, so the bound of :mod:`bf16` holds.
+Quads are those of :mod:`int8`, uint8 by int8; their sums are exact. Rounding, pairs and packed words of bfloat16 are those of :mod:`bf16`.
+``tdpbf16ps`` sums the first and the second products of the 16 pairs apart, then adds both to the sum: fewer than k + 8 roundings, so the
+bound of :mod:`bf16` holds.
 
 For ``bf16x3`` a factor is the sum of three bfloat16, its planes: with 8 bits each they hold the 24 of a float32 exactly, but for denormal
 numbers. The six products of planes down to 2^-16 of the whole are summed; those left out are about 2^-23 of |x w| at most. With the
@@ -21,8 +23,10 @@ zero is no number.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,27 +34,177 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, PAIRS, bf16_func, has_instructions, pairs, rest, rest_of_weight, word
-from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, store
+from dycl_tvm.backends.tir_cpu.words.bf16 import FUNCTIONS as BF16_FUNCTIONS
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, has_instructions, pairs, rest, rest_of_weight, word
+from dycl_tvm.backends.tir_cpu.words.int8 import QUAD
+from dycl_tvm.backends.tir_cpu.words.int8 import takes as takes_quads
+from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.storage import takes
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 from dycl_tvm.errors import UsageError
 
-#: LLVM's name of the feature. Linux grants the registers only to processes that ask for them.
-FEATURE = "amx-bf16"
+#: LLVM's names of the features. Linux grants the registers only to processes that ask for them.
+FEATURES = ("amx-bf16", "amx-int8")
 #: The system call arch_prctl of x86-64, its request of a permission, and what for (Documentation/arch/x86/xstate.rst of Linux).
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
-#: Rows of a tile; also pairs of a row.
+#: Rows of a tile; also words of a row.
 ROWS = 16
 #: Tiles of sums at a time; the next numbers are those of left tiles, then of right ones.
 _SUMS, _TILES = 4, 8
 #: Cycles from a product to the next that adds to the same sums.
 _LATENCY = 52
-#: Cycles to load a row of a tile, from L1 or L2.
-_LOAD = 0.7
+#: Cycles to load a row of a tile from L1, and from L2 (measured: 0.55 and 1.5).
+_LOAD, _LOAD_L2 = 0.6, 1.5
 #: Cycles of a row of 16 sums from the tile to the output, and of a tile of sums before its first and after its last product.
 _STORE, _FILL = 4.0, 60.0
+
+
+class Factors(ABC):
+    """What the words of left and right tiles hold.
+
+    Attributes
+    ----------
+    elements : int
+        Neighbours of the sum in a word.
+    planes : int
+        Of how many numbers of so few bits each factor is the sum.
+    sums : str
+        The type of the sums.
+    plain, packed : str
+        The types of plain weights, and of the array of packed ones.
+    features : tuple of str
+        LLVM's names of what the CPU must have.
+    instruction : str
+        What multiplies tiles.
+    """
+
+    elements: int
+    planes: int = 1
+    sums: str
+    plain: str
+    packed: str
+    features: tuple[str, ...]
+    instruction: str
+
+    @property
+    def words(self) -> int:
+        """Words of a block of 16 channels."""
+        return LANES // self.elements
+
+    @property
+    def columns(self) -> int:
+        """Elements of the packed array in a row of a right tile."""
+        return LANES * self.elements if self.packed == self.plain == "int8" else LANES
+
+    @property
+    def products(self) -> list[tuple[int, int]]:
+        """The planes of the left and of the right side whose products are summed: those above 2^-24 of the whole."""
+        return [(i, j) for i in range(self.planes) for j in range(self.planes) if i + j < self.planes]
+
+    @property
+    def zero(self) -> Any:
+        """The weight that adds nothing."""
+        return tirx.const(0, self.plain)
+
+    @abstractmethod
+    def functions(self) -> str:
+        """Return what kernels may call, in LLVM's language."""
+
+    @abstractmethod
+    def split(self, values: Any, put: Callable[[int, Any], None]) -> None:
+        """Emit ``put(plane, words)`` for the planes of a vector of neighbours: 16, or also more of bytes."""
+
+    @abstractmethod
+    def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
+        """Emit ``put(plane, words)`` for ``count`` words of which each byte is ``border``."""
+
+    @abstractmethod
+    def split_weights(self, weight: Callable[[int], Any], put: Callable[[int, int, Any], None]) -> None:
+        """Emit ``put(plane, element, packed)`` for the planes of a word of weights, whose neighbours ``weight`` gives.
+
+        ``element`` is one of the :attr:`columns` / 16 of a word.
+        """
+
+    def dot(self, total: int, left: int, right: int) -> str:
+        """Return the name of the function that adds the product of two tiles to a third."""
+        return f"{self.instruction}_{total}_{left}_{right}"
+
+
+class Pairs(Factors):
+    """bfloat16, or sums of three."""
+
+    elements, sums, plain, packed = 2, "float32", "float32", "float32"
+    features, instruction = ("avx512bf16", "amx-bf16"), "tdpbf16ps"
+
+    def __init__(self, planes: int) -> None:
+        self.planes = planes
+
+    def functions(self) -> str:
+        """See :class:`Factors`."""
+        return BF16_FUNCTIONS + _functions(self.instruction)
+
+    def split(self, values: Any, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        for plane in range(self.planes):
+            put(plane, pairs(values))
+            values = rest(values)
+
+    def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        assert not border
+        for plane in range(self.planes):
+            put(plane, T.broadcast(T.int32(0), count))
+
+    def split_weights(self, weight: Callable[[int], Any], put: Callable[[int, int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        both = T.alloc_buffer((2,), "float32")
+        for half in range(2):
+            store(both, [half], weight(half))
+        for plane in range(self.planes):
+            put(plane, 0, word(both[0], both[1]))
+            for half in range(2):
+                store(both, [half], rest_of_weight(both[half]))
+
+
+class Quads(Factors):
+    """uint8 by int8."""
+
+    elements, sums, plain, packed = QUAD, "int32", "int8", "int8"
+    features, instruction = ("amx-int8",), "tdpbusd"
+
+    def functions(self) -> str:
+        """See :class:`Factors`."""
+        return _functions(self.instruction)
+
+    def split(self, values: Any, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        put(0, T.reinterpret(f"int32x{values.ty.dtype.lanes // QUAD}", values))
+
+    def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        put(0, T.broadcast(T.int32(int.from_bytes(bytes([border] * QUAD), "little", signed=True)), count))
+
+    def split_weights(self, weight: Callable[[int], Any], put: Callable[[int, int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        for q in range(QUAD):
+            put(0, q, weight(q))
+
+
+#: Of the types of factors that are bfloat16, of how many each is the sum.
+_PLANES = {"bfloat16": 1, "bfloat16x3": 3}
+
+
+def factors_of(dtypes: DTypes, machine: Machine, halves: str = "") -> Factors | None:
+    """Return the factors of a workload, None if the CPU's tiles do not compute it.
+
+    ``halves`` are those of x and y that may be stored as bfloat16, where factors are one of it.
+    """
+    if takes_quads(dtypes):
+        return Quads() if machine.amx_int8 else None
+    planes = _PLANES.get(dtypes.weights, 0)
+    there = planes and has_tiles(machine) and takes(dtypes, halves if planes == 1 else "", dtypes.weights)
+    return Pairs(planes) if there else None
 
 
 def _function(name: str, parameters: str, instruction: str) -> str:
@@ -60,7 +214,8 @@ def _function(name: str, parameters: str, instruction: str) -> str:
     return f"{head} {{\n  call void {asm}({types})\n  ret void\n}}\n"
 
 
-def _functions() -> str:
+@functools.lru_cache(None)
+def _functions(instruction: str) -> str:
     """Return a function for each instruction on each tile, in LLVM's language.
 
     They hold assembly: LLVM renames the tiles of its own intrinsics where that helps its order of the instructions (LLVM 22,
@@ -72,24 +227,8 @@ def _functions() -> str:
     found += [_function(f"store_{t}", "ps", f"tilestored %tmm{t}, ($0,$1,1)") for t in sums]
     found += [_function(f"load_{t}", "ps", f"tileloadd ($0,$1,1), %tmm{t}") for t in factors]
     for left, right in itertools.permutations(factors, 2):
-        found += [_function(f"dot_{t}_{left}_{right}", "", f"tdpbf16ps %tmm{right}, %tmm{left}, %tmm{t}") for t in sums]
+        found += [_function(f"{instruction}_{t}_{left}_{right}", "", f"{instruction} %tmm{right}, %tmm{left}, %tmm{t}") for t in sums]
     return "\n".join(found)
-
-
-_FUNCTIONS = _functions()
-
-
-#: Of the types of factors that tiles multiply, of how many bfloat16 each is the sum.
-PLANES = {"bfloat16": 1, "bfloat16x3": 3}
-
-
-def planes_of(dtypes: DTypes, halves: str = "") -> int:
-    """Return of how many bfloat16 each factor is the sum, and 0 for what tiles do not compute.
-
-    ``halves`` are those of x and y that may be stored as bfloat16, where factors are one of it.
-    """
-    planes = PLANES.get(dtypes.weights, 0)
-    return planes if takes(dtypes, halves if planes == 1 else "", dtypes.weights) else 0
 
 
 def has_tiles(machine: Machine) -> bool:
@@ -99,35 +238,12 @@ def has_tiles(machine: Machine) -> bool:
 
 def used_by(kernels: Iterable[Any]) -> bool:
     """Whether one of some PrimFuncs uses tiles."""
-    return any(FEATURE in fn.attrs.get(INSTRUCTIONS, ()) for fn in kernels)
+    return any(not set(FEATURES).isdisjoint(map(str, fn.attrs.get(INSTRUCTIONS, ()))) for fn in kernels)
 
 
-def products(planes: int) -> list[tuple[int, int]]:
-    """Return the planes of the left and of the right side whose products are summed: those above 2^-24 of the whole."""
-    return [(i, j) for i in range(planes) for j in range(planes) if i + j < planes]
-
-
-def split(values: Any, planes: int, put: Callable[[int, Any], None]) -> None:
-    """Emit ``put(plane, words)`` for the planes of 16 factors; None stands for zeros."""
-    for plane in range(planes):
-        put(plane, T.broadcast(T.int32(0), PAIRS) if values is None else pairs(values))
-        values = None if values is None else rest(values)
-
-
-def split_weights(first: Any, second: Any, planes: int, put: Callable[[int, Any], None]) -> None:
-    """Emit ``put(plane, word)`` for the planes of a pair of weights."""
-    both = T.alloc_buffer((2,), "float32")
-    for half, value in enumerate((first, second)):
-        store(both, [half], value)
-    for plane in range(planes):
-        put(plane, word(both[0], both[1]))
-        for half in range(2):
-            store(both, [half], rest_of_weight(both[half]))
-
-
-def amx_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
-    """Return a PrimFunc whose body may use tiles, and all that :func:`bf16.bf16_func` lets it use."""
-    return bf16_func(buffers, body, _FUNCTIONS).with_attr(INSTRUCTIONS, ["avx512bf16", FEATURE])
+def amx_func(factors: Factors, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return a PrimFunc whose body may use tiles of such factors."""
+    return func_with(factors.functions(), factors.features, buffers, body)
 
 
 def scratch(shape: Sequence[int], dtype: str) -> Any:
@@ -153,28 +269,27 @@ class Tiles:
     ----------
     rows : int
         Of left tiles and of sums.
-    pairs : int
+    words : int
         In a row of a left tile; the rows of a right one.
     high, wide : int
         Tiles of sums below and beside each other.
-    planes : int
-        Of bfloat16 in a factor.
+    factors : Factors
     """
 
     rows: int
-    pairs: int
+    words: int
     high: int
     wide: int
-    planes: int = 1
+    factors: Factors
 
     def __post_init__(self) -> None:
-        assert 1 <= self.rows <= ROWS and 1 <= self.pairs <= ROWS and self.high * self.wide <= _SUMS and self.high < _TILES - _SUMS
+        assert 1 <= self.rows <= ROWS and 1 <= self.words <= ROWS and self.high * self.wide <= _SUMS and self.high < _TILES - _SUMS
 
     def configuration(self) -> list[int]:
         """Return the operand of ``ldtilecfg`` as words: palette 1, at byte 16 the bytes of a row and at 48 the rows of each tile."""
         left = range(_SUMS, _SUMS + self.high)
-        rows = [self.rows if t < _SUMS or t in left else self.pairs for t in range(_TILES)]
-        columns = [4 * self.pairs if t in left else 4 * LANES for t in range(_TILES)]
+        rows = [self.rows if t < _SUMS or t in left else self.words for t in range(_TILES)]
+        columns = [4 * self.words if t in left else 4 * LANES for t in range(_TILES)]
         operand = bytes([1]).ljust(16, b"\0") + b"".join(c.to_bytes(2, "little") for c in columns).ljust(32, b"\0")
         operand += bytes(rows).ljust(16, b"\0")
         return [int.from_bytes(operand[i : i + 4], "little") for i in range(0, 64, 4)]
@@ -200,7 +315,7 @@ class Tiles:
             number = first_right + j % (_TILES - first_right)
             _emit(f"load_{number}", address, tirx.const(4 * LANES, "int64"))
             for i in range(len(left)):
-                _emit(f"dot_{i * len(right) + j}_{_SUMS + i}_{number}")
+                _emit(self.factors.dot(i * len(right) + j, _SUMS + i, number))
 
     def keep(self, high: int, wide: int, sums: Any) -> None:
         """Emit the sums to a buffer (at least high * rows, at least wide * 16)."""
@@ -209,10 +324,11 @@ class Tiles:
                 row_bytes = tirx.const(4 * int(sums.shape[1]), "int64")
                 _emit(f"store_{i * wide + j}", T.address_of(sums[i * self.rows, j * LANES]), row_bytes)
 
-    def step_cycles(self, high: int, wide: int) -> float:
-        """Estimate the cycles of a step for all products of planes; nothing here was measured."""
-        once = max(high * wide * max(self.rows, self.pairs), _LOAD * (high * self.rows + wide * self.pairs), _LATENCY)
-        return len(products(self.planes)) * once
+    def step_cycles(self, high: int, wide: int, steps: int, machine: Machine) -> float:
+        """Estimate the cycles of one of ``steps`` for all products of planes; right tiles come from L1 if a panel of them fits there."""
+        panel = 4 * LANES * wide * self.words * steps * self.factors.planes
+        loads = _LOAD * high * self.rows + (_LOAD if 2 * panel <= machine.l1 else _LOAD_L2) * wide * self.words
+        return len(self.factors.products) * max(high * wide * max(self.rows, self.words), loads, _LATENCY)
 
     def end_cycles(self, high: int, wide: int) -> float:
         """Estimate the cycles of :meth:`clear`, :meth:`keep` and the epilogue."""

@@ -30,8 +30,9 @@ LANES = 16
 #: Pairs of so many elements.
 PAIRS = LANES // 2
 
-# TVM turns every bfloat16 into other types before it generates code, so the types that the instructions want exist in here only.
-_FUNCTIONS = """
+#: What :func:`dot`, :func:`pairs` and :func:`rest` call, in LLVM's language: TVM turns every bfloat16 into other types before it generates
+#: code, so the types that the instructions want exist in here only.
+FUNCTIONS = """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 
@@ -80,9 +81,9 @@ def has_instructions(machine: Machine) -> bool:
     return machine.bf16 and machine.lanes == LANES
 
 
-def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None], functions: str = "") -> Any:
-    """Return a PrimFunc whose body may use :func:`dot`, :func:`pairs`, and more ``functions`` in LLVM's language."""
-    return func_with(_FUNCTIONS + functions, ["avx512bf16"], buffers, body)
+def bf16_func(buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
+    """Return a PrimFunc whose body may use :func:`dot` and :func:`pairs`."""
+    return func_with(FUNCTIONS, ["avx512bf16"], buffers, body)
 
 
 def dot(total: Any, pair: Any, weights: Any) -> Any:
@@ -146,23 +147,6 @@ def _rounded(value: Any) -> Any:
 
 def _bits(value: int) -> Any:
     return tirx.const(value, "uint32")
-
-
-def round_row(count: int, source: Callable[[Any], Any], target: Callable[[Any, Any], None]) -> None:
-    """Emit the rounding of ``count`` neighbours, zeros behind them up to a multiple of 16.
-
-    ``source(index)`` loads, ``target(first pair, values)`` stores 16 values as 8 words (:func:`pairs`).
-    """
-    whole, rest = divmod(count, LANES)
-    if whole:
-        with T.serial(0, whole) as i:
-            target(i * PAIRS, source(T.ramp(i * LANES, 1, LANES)))
-    if rest:
-        tail, lane = T.alloc_buffer((LANES,), "float32"), T.ramp(0, 1, LANES)
-        store(tail, [lane], T.broadcast(T.float32(0), LANES))
-        for j in range(rest):
-            store(tail, [j], source(whole * LANES + j))
-        target(whole * PAIRS, tail[lane])
 
 
 def cycles_per_second(machine: Machine) -> float:

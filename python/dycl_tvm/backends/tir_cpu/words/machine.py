@@ -9,11 +9,6 @@ from dataclasses import dataclass, replace
 import tvm
 import tvm_ffi
 
-_AVX512 = re.compile(
-    r"avx512|x86-64-v4|skylake-avx512|cascadelake|cooperlake|icelake|tigerlake|rocketlake|sapphire|emerald|granite|znver[45]"
-)
-_AVX2 = re.compile(r"avx2|x86-64-v3|haswell|broadwell|skylake|alderlake|raptorlake|znver|core-avx2")
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -39,8 +34,8 @@ class Machine:
         Bytes per second that one core streams from memory, in 1e9.
     launch : float
         Seconds that a parallel loop costs over a serial one.
-    amx : bool
-        Whether the CPU has bf16 tiles.
+    amx, amx_int8 : bool
+        Whether the CPU has tiles of bfloat16, and of 8-bit integers.
     bf16 : bool
         Whether the CPU has AVX512-BF16: sums of products of bfloat16 pairs.
     vnni : bool
@@ -60,6 +55,7 @@ class Machine:
     bandwidth: float
     launch: float = 2e-6
     amx: bool = False
+    amx_int8: bool = False
     bf16: bool = False
     vnni: bool = False
     dotprod: bool = False
@@ -89,17 +85,15 @@ def machine_of(target: tvm.target.Target) -> Machine:
     if target.host is not None and str(target.kind) != "llvm":
         target = target.host
     has_feature = tvm_ffi.get_global_func("target.target_has_feature")
-    cpu = str(target.attrs.get("mcpu", "")).lower()
-    text = f"{cpu} {' '.join(str(a) for a in target.attrs.get('mattr', []))}"
+
+    def has(*features: str) -> bool:
+        return all(has_feature(feature, target) for feature in features)
+
+    text = f"{target.attrs.get('mcpu', '')} {' '.join(str(a) for a in target.attrs.get('mattr', []))}".lower()
     if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
-        return replace(_MACHINES["neon"], dotprod=bool(has_feature("dotprod", target)), i8mm=bool(has_feature("i8mm", target)))
-    if _AVX512.search(text):
-        return replace(
-            _MACHINES["avx512"],
-            amx=bool(has_feature("amx-bf16", target)),
-            bf16=bool(has_feature("avx512bf16", target)),
-            vnni=bool(has_feature("avx512vnni", target)),
-        )
-    if _AVX2.search(text):
-        return replace(_MACHINES["avx2"], vnni=bool(has_feature("avxvnni", target)))
+        return replace(_MACHINES["neon"], dotprod=has("dotprod"), i8mm=has("i8mm"))
+    if has("avx512f", "avx512bw", "avx512dq", "avx512vl"):
+        return replace(_MACHINES["avx512"], amx=has("amx-bf16"), amx_int8=has("amx-int8"), bf16=has("avx512bf16"), vnni=has("avx512vnni"))
+    if has("avx2", "fma"):
+        return replace(_MACHINES["avx2"], vnni=has("avxvnni"))
     return _MACHINES["sse"]

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import store
@@ -68,3 +71,20 @@ class Row:
 
     def __getitem__(self, j: Any) -> Any:
         return self.buffer[self.row, j]
+
+
+def in_vectors(count: int, size: int, dtype: str, source: Callable[[Any], Any], target: Callable[[Any, Any], None]) -> None:
+    """Emit ``target(number, values)`` for the vectors of ``size`` neighbours that ``count`` of them make, zeros behind the last.
+
+    ``source(index)`` loads elements of type ``dtype``.
+    """
+    whole, rest = divmod(count, size)
+    if whole:
+        with T.serial(0, whole) as i:
+            target(i, source(T.ramp(i * size, 1, size)))
+    if rest:
+        tail, lane = T.alloc_buffer((size,), dtype), T.ramp(0, 1, size)
+        store(tail, [lane], T.broadcast(tirx.const(0, dtype), size))
+        for j in range(rest):
+            store(tail, [j], source(whole * size + j))
+        target(whole, tail[lane])
