@@ -23,6 +23,7 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 from dycl_tvm.backends.front import has_front
 from dycl_tvm.backends.tir_cpu.front import skip_behind
 from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
+from dycl_tvm.backends.tir_cpu.words.machine import with_whole_vectors
 from dycl_tvm.backends.tir_cuda.grid import with_grids
 
 _NAME = "dycl"
@@ -32,7 +33,7 @@ _REFUSED = StringImm("a kernel was called with arguments that it was not made fo
 def compile_kernels(functions: dict[str, Any], target: tvm.target.Target) -> Any:
     """Compile scheduled PrimFuncs by their symbols; return the module of them."""
     _register()
-    built = tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline=_NAME)
+    built = tvm.compile(tvm.IRModule(functions), target=with_whole_vectors(target), tir_pipeline=_NAME)
     return getattr(built, "mod", built)
 
 

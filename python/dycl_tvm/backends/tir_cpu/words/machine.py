@@ -97,3 +97,14 @@ def machine_of(target: tvm.target.Target) -> Machine:
     if has("avx2", "fma"):
         return replace(_MACHINES["avx2"], vnni=has("avxvnni"))
     return _MACHINES["sse"]
+
+
+def with_whole_vectors(target: tvm.target.Target) -> tvm.target.Target:
+    """Return a target whose compiler uses whole vectors where it makes them itself, as kernels do where they name them.
+
+    For Intel's CPUs LLVM prefers vectors of 256 bits, for the sake of programs with few vectors, which a lower clock would hurt.
+    """
+    if str(target.kind) != "llvm" or machine_of(target).isa != "avx512":
+        return target
+    attributes = {str(key): value for key, value in target.attrs.items()}
+    return tvm.target.Target({**attributes, "kind": "llvm", "mattr": [*map(str, attributes.get("mattr", [])), "-prefer-256-bit"]})
