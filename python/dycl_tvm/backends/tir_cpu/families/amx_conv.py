@@ -11,7 +11,7 @@ Error: see :mod:`amx`; of bfloat16 tested within 4e-3 of the largest output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -265,11 +265,8 @@ class _AmxEmitter(PaddedCopy):
                     [T.address_of(self.weights[block + j, step, w_plane, 0, 0]) for j in range(across)],
                 )
         tiles.keep(count, across, self.sums)
-        for t in range(count):
-            with T.serial(0, tiles.rows) as r:
-                row, column, there = self.position(first + t, r)
-                with T.If(there), T.Then():
-                    self.finish(block, across, t * tiles.rows + r, row, column)
+        with T.serial(0, count) as t:
+            self.each_run(first + t, lambda at, row, column, length: self.finish(block, across, t * tiles.rows + at, row, column, length))
 
     def start(self, tile: Any) -> Any:
         """Return where the first position of a tile of the band reaches the copy first."""
@@ -279,25 +276,34 @@ class _AmxEmitter(PaddedCopy):
         across = _ceil_div(self.columns.end - self.columns.begin, rows)
         return tile // across * self.rows.step * self.pitch + tile % across * rows * self.columns.step
 
-    def position(self, tile: Any, r: Any) -> tuple[Any, Any, Any]:
-        """Return row and column of a position in the band, and whether it is one."""
-        rows = self.tiles.rows
-        height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
-        if self.plan.flat:
-            at = tile * rows + r
-            row, column = at // self.pitch, at % self.pitch
-            return row, column, tirx.all(row < height, column < width)
-        across = _ceil_div(width, rows)
-        column = tile % across * rows + r
-        return tile // across, column, column < width
+    def each_run(self, tile: Any, emit: Callable[[Any, Any, Any, Any], None]) -> None:
+        """Emit ``emit(at, row, column, length)`` for the runs of a tile's positions that lie in one row of the band.
 
-    def finish(self, block: Any, across: int, at: Any, row: Any, column: Any) -> None:
-        """Emit the epilogue of one position; its sums are the row ``at`` of ``sums``."""
-        image, y_row, y_column = self.p.place(self.n, self.rows.first + row, self.columns.first + column)
-        for j in range(across):
+        The first is the tile's position ``at``; there are ``length`` of them, or none.
+        """
+        rows, pitch = self.tiles.rows, self.pitch
+        height, width = self.rows.end - self.rows.begin, self.columns.end - self.columns.begin
+        if not self.plan.flat:
+            across = _ceil_div(width, rows)
+            column = T.bind(tile % across * rows)
+            emit(0, T.bind(tile // across), column, tirx.min(rows, width - column))
+        elif self.p.rows.out == 1:
+            emit(0, 0, T.bind(tile * rows), tirx.max(0, tirx.min(rows, width - tile * rows)))
+        else:
+            top, left = T.bind(tile * rows // pitch), T.bind(tile * rows % pitch)
+            with T.serial(0, (rows + pitch - 2) // pitch + 1) as k:
+                at = T.bind(tirx.max(0, k * pitch - left))
+                column = T.bind(at + left - k * pitch)
+                there = tirx.min(rows, at + width - column) - at
+                emit(at, top + k, column, tirx.if_then_else(top + k < height, tirx.max(0, there), 0))
+
+    def finish(self, block: Any, across: int, at: Any, row: Any, column: Any, length: Any) -> None:
+        """Emit the epilogue of ``length`` positions of a row, whose sums are in the rows of ``sums`` from ``at`` on."""
+        with T.serial(0, across) as j, T.serial(0, length) as r:
+            image, y_row, y_column = self.p.place(self.n, self.rows.first + row, self.columns.first + column + r)
             with T.vectorized(0, LANES) as v:
                 index = [image, block + j, y_row, y_column]
-                value = self.sums[at, j * LANES + v]
+                value = self.sums[at + r, j * LANES + v]
                 write(self.y, self.work.y, [*index, v], finish(self.epilogue, self.operands, self.work.y, value, index, v))
 
 
