@@ -1,7 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // AMX for CPUs that have none, for tests: SIGILL at an AMX instruction decodes it, does what
 // Intel's manual (SDM, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TILERELEASE,
-// TDPBF16PS) says it does, and goes on behind it. Tiles are a state of the thread, as on a CPU.
+// TDPBF16PS, TDPBUSD) says it does, and goes on behind it. Tiles are a state of the thread, as on a CPU.
 // What a CPU would refuse
 // (#UD, #GP) ends the process with a message. Loaded by LD_PRELOAD it also answers the process's
 // question for the registers, which Linux refuses on such a CPU.
@@ -129,12 +129,44 @@ void Store(int t, uint8_t* base, int64_t stride) {
   for (int r = 0; r < s.rows[t]; ++r) memcpy(base + r * stride, s.data[t][r], s.row_bytes[t]);
 }
 
-// sums (m x n) += left (m x pairs) right (pairs x n)
-void Product(int sums, int left, int right) {
-  const char* name = "tdpbf16ps";
+// sums (m x n) += left (m x words) right (words x n), where a word is a pair of bfloat16 ...
+void AddPairs(uint8_t* sums, const uint8_t* left, int right, int words, int columns) {
+  float first[kMaxBytes / 4] = {}, second[kMaxBytes / 4] = {};
+  for (int k = 0; k < words; ++k) {
+    uint32_t a;
+    memcpy(&a, left + 4 * k, 4);
+    for (int n = 0; n < columns; ++n) {
+      uint32_t b;
+      memcpy(&b, t_state.data[right][k] + 4 * n, 4);
+      first[n] = MultiplyAdd(FromBits(a << 16), FromBits(b << 16), first[n]);
+      second[n] = MultiplyAdd(FromBits(a & 0xffff0000), FromBits(b & 0xffff0000), second[n]);
+    }
+  }
+  for (int n = 0; n < columns; ++n) {
+    float sum;
+    memcpy(&sum, sums + 4 * n, 4);
+    sum = Add(sum, Add(first[n], second[n]));
+    memcpy(sums + 4 * n, &sum, 4);
+  }
+}
+
+// ... or a quad of bytes, those of the left tile without a sign and those of the right one with it.
+void AddQuads(uint8_t* sums, const uint8_t* left, int right, int words, int columns) {
+  for (int n = 0; n < columns; ++n) {
+    uint32_t sum;
+    memcpy(&sum, sums + 4 * n, 4);
+    for (int k = 0; k < 4 * words; ++k) {
+      const int8_t weight = static_cast<int8_t>(t_state.data[right][k / 4][4 * n + k % 4]);
+      sum += static_cast<uint32_t>(int32_t{left[k]} * int32_t{weight});
+    }
+    memcpy(sums + 4 * n, &sum, 4);
+  }
+}
+
+void Product(const char* name, decltype(AddPairs) add, int sums, int left, int right) {
   for (int t : {sums, left, right}) {
     CheckTile(t, name);
-    Check(t_state.row_bytes[t] % 4 == 0, name, "a row is not of whole pairs");
+    Check(t_state.row_bytes[t] % 4 == 0, name, "a row is not of whole words");
   }
   Check(sums != left && sums != right && left != right, name, "the three tiles are not different");
   State& s = t_state;
@@ -142,26 +174,9 @@ void Product(int sums, int left, int right) {
   Check(s.row_bytes[sums] == s.row_bytes[right], name,
         "the sums have not the columns of the right tile");
   Check(s.row_bytes[left] == 4 * s.rows[right], name,
-        "the left tile has not as many pairs as the right one has rows");
-  const int columns = s.row_bytes[sums] / 4;
+        "the left tile has not as many words as the right one has rows");
   for (int m = 0; m < s.rows[sums]; ++m) {
-    float first[kMaxBytes / 4] = {}, second[kMaxBytes / 4] = {};
-    for (int k = 0; k < s.rows[right]; ++k) {
-      uint32_t a;
-      memcpy(&a, s.data[left][m] + 4 * k, 4);
-      for (int n = 0; n < columns; ++n) {
-        uint32_t b;
-        memcpy(&b, s.data[right][k] + 4 * n, 4);
-        first[n] = MultiplyAdd(FromBits(a << 16), FromBits(b << 16), first[n]);
-        second[n] = MultiplyAdd(FromBits(a & 0xffff0000), FromBits(b & 0xffff0000), second[n]);
-      }
-    }
-    for (int n = 0; n < columns; ++n) {
-      float sum;
-      memcpy(&sum, s.data[sums][m] + 4 * n, 4);
-      sum = Add(sum, Add(first[n], second[n]));
-      memcpy(s.data[sums][m] + 4 * n, &sum, 4);
-    }
+    add(s.data[sums][m], s.data[left][m], right, s.rows[right], s.row_bytes[sums] / 4);
     memset(s.data[sums][m] + s.row_bytes[sums], 0, kMaxBytes - s.row_bytes[sums]);
   }
   for (int m = s.rows[sums]; m < kMaxRows; ++m) memset(s.data[sums][m], 0, kMaxBytes);
@@ -227,7 +242,11 @@ const uint8_t* Execute(const uint8_t* code, const ucontext_t* context) {
   const bool registers = modrm >> 6 == 3;
   const int reg = (modrm >> 3 & 7) + 8 * rex_r, rm = (modrm & 7) + 8 * rex_b;
   if (opcode == 0x5c && prefix == 2 && registers) {
-    Product(reg, rm, source);
+    Product("tdpbf16ps", AddPairs, reg, rm, source);
+    return code + 5;
+  }
+  if (opcode == 0x5e && prefix == 1 && registers) {
+    Product("tdpbusd", AddQuads, reg, rm, source);
     return code + 5;
   }
   if (source != 0) return nullptr;

@@ -45,6 +45,7 @@ uint16_t Bfloat(float value) {
 void Release() { asm volatile("tilerelease"); }
 void Zero() { asm volatile("tilezero %tmm0"); }
 void Dot() { asm volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); }
+void DotBytes() { asm volatile("tdpbusd %tmm2, %tmm1, %tmm0"); }
 void LoadLeft(const void* p, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm1" : : "r"(p), "r"(stride) : "memory");
 }
@@ -111,6 +112,40 @@ bool Integers() {
         for (int k = 0; k < 2 * pairs; ++k) expected += 2 * left(i, k) * right(k, j);
         good &= Same(j < n ? expected : -1, sums[static_cast<size_t>(i * wide + j)], "integers");
       }
+    }
+  }
+  return good;
+}
+
+// Bytes without and with a sign, the largest products among them; sums wrap around.
+bool Quads() {
+  const int m = 5, words = 7, n = 6;
+  std::vector<uint8_t> a(4 * m * words);
+  std::vector<int8_t> b(4 * words * n);
+  std::vector<uint32_t> sums(m * n);
+  auto left = [](int i, int k) { return static_cast<uint8_t>(k == 3 ? 255 : 31 * i + 57 * k); };
+  auto right = [](int k, int j) { return static_cast<int8_t>(k == 3 ? -128 : 43 * k + 91 * j); };
+  auto start = [](int i) { return i == 0 ? 0x80000000u : 1000u * static_cast<uint32_t>(i); };
+  for (int i = 0; i < m; ++i)
+    for (int k = 0; k < 4 * words; ++k) a[static_cast<size_t>(i * 4 * words + k)] = left(i, k);
+  for (int k = 0; k < 4 * words; ++k)
+    for (int j = 0; j < n; ++j)
+      b[static_cast<size_t>(k / 4 * 4 * n + 4 * j + k % 4)] = right(k, j);
+  for (int i = 0; i < m * n; ++i) sums[static_cast<size_t>(i)] = start(i / n);
+  Config(m, words, n).Load();
+  LoadSums(sums.data(), 4 * n);
+  LoadLeft(a.data(), 4 * words);
+  LoadRight(b.data(), 4 * n);
+  DotBytes();
+  StoreSums(sums.data(), 4 * n);
+  Release();
+  bool good = true;
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      uint32_t expected = start(i);
+      for (int k = 0; k < 4 * words; ++k)
+        expected += static_cast<uint32_t>(int{left(i, k)} * int{right(k, j)});
+      good &= Same(expected, sums[static_cast<size_t>(i * n + j)], "quads");
     }
   }
   return good;
@@ -185,6 +220,7 @@ bool WithConfig(void (*change)(Config*)) {
 const std::map<std::string, bool (*)()> kCases = {
     {"integers", Integers},
     {"order", Order},
+    {"quads", Quads},
     {"specials", Specials},
     {"addresses", Addresses},
     {"good", [] { return WithConfig([](Config*) {}); }},

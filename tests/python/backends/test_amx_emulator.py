@@ -17,7 +17,7 @@ def run(case: str) -> subprocess.CompletedProcess[str]:
 
 
 @CPU
-@pytest.mark.parametrize("case", ["integers", "order", "specials", "addresses", "good"])
+@pytest.mark.parametrize("case", ["integers", "order", "quads", "specials", "addresses", "good"])
 def test_results(case: str) -> None:
     done = run(case)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def test_results(case: str) -> None:
         ("unused", "tileloadd: the tile is not configured"),
         ("left", "tdpbf16ps: the sums have not the rows of the left tile"),
         ("right", "tdpbf16ps: the sums have not the columns of the right tile"),
-        ("pairs", "tdpbf16ps: the left tile has not as many pairs as the right one has rows"),
+        ("pairs", "tdpbf16ps: the left tile has not as many words as the right one has rows"),
         ("same", "tdpbf16ps: the three tiles are not different"),
         ("released", "tilezero: tiles are not configured on this thread"),
         ("thread", "tilezero: tiles are not configured on this thread"),

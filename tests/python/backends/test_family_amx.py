@@ -24,8 +24,7 @@ from dycl_tvm.backends.tir_cpu.families import amx_conv, amx_dense, bf16_dense
 from dycl_tvm.backends.tir_cpu.families.family import Candidate
 from dycl_tvm.backends.tir_cpu.options import KernelOptions
 from dycl_tvm.backends.tir_cpu.select import Selector
-from dycl_tvm.backends.tir_cpu.words import amx
-from dycl_tvm.backends.tir_cpu.words.amx import Tiles, even_rows
+from dycl_tvm.backends.tir_cpu.words.amx import Pairs, Tiles, even_rows
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Dense
 from dycl_tvm.errors import UsageError
@@ -219,7 +218,7 @@ def test_the_instructions_are_in_the_object(tmp_path: Path) -> None:
 
 def test_tiles_are_of_one_height_and_few() -> None:
     assert [even_rows(n) for n in (1, 15, 16, 17, 32, 33, 35, 49)] == [1, 15, 16, 9, 16, 11, 12, 13]
-    words = Tiles(9, 8, 2, 2).configuration()
+    words = Tiles(9, 8, 2, 2, Pairs(1)).configuration()
     operand = b"".join(w.to_bytes(4, "little") for w in words)
     assert len(operand) == 64 and operand[0] == 1 and not any(operand[1:16]) and not any(operand[32:48]) and not any(operand[56:])
     assert list(operand[48:56]) == [9] * 6 + [8] * 2 and list(operand[16:32:2]) == [64] * 4 + [32] * 2 + [64] * 2
@@ -272,4 +271,3 @@ def test_tuning_without_the_registers_is_refused() -> None:
     candidates = [Candidate(typed(work), amx_dense.FAMILY, p) for p in amx_dense.FAMILY.plans(typed(work), MACHINE)]
     with pytest.raises(UsageError, match="does not give the registers of AMX"):
         tuning.measure(candidates, MACHINE, TARGET)
-    assert amx.FEATURE == "amx-bf16"

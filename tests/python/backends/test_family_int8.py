@@ -11,27 +11,18 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from int8_utils import conv, convolved, dense, numbers
-from kernel_utils import AVX2, AVX512, VNNI, Kernel, each, guarded, pack, unpack, windows
+from int8_utils import check_conv, check_dense, conv, dense, numbers
+from kernel_utils import AVX2, AVX512, VNNI, each, windows
 
 from dycl_tvm.backends.tir_cpu.families import int8_conv, int8_dense, int8_depthwise, int8_depthwise_narrow
 from dycl_tvm.backends.tir_cpu.words import int8
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
-from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
+from dycl_tvm.backends.tir_cpu.words.workload import Dense
 from dycl_tvm.codegen.machine import runs_here
 
 AVX_VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "alderlake"})
 TARGETS = each(AVX2, AVX512, VNNI)
 RUNNABLE = [t for t in (AVX2, AVX512, VNNI) if runs_here(t)]
-
-
-def _check_dense(work: Dense, plan: Any, target: Any, x: Any, w: Any) -> None:
-    machine = machine_of(target)
-    packed = np.zeros(int8_dense.FAMILY.packed(work, plan, machine).physical, np.int8)
-    Kernel(int8_dense.FAMILY.pack(work, plan, machine), target).run(tvm.runtime.tensor(w), packed := tvm.runtime.tensor(packed))
-    y = tvm.runtime.tensor(np.zeros((work.batch, work.m, work.n), np.int32))
-    Kernel(int8_dense.FAMILY.kernel(work, plan, machine), target).run(tvm.runtime.tensor(x), packed, y)
-    np.testing.assert_array_equal(y.numpy(), x.astype(np.int64) @ w.astype(np.int64))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -41,7 +32,7 @@ def test_products(work: Dense, target: Any) -> None:
     assert plans == sorted(plans, key=lambda p: (p.seconds, p.params))
     x, w = numbers(0, 255, work.batch, work.m, work.k), numbers(-128, 127, work.k, work.n)
     for plan in (plans[0], plans[-1]):
-        _check_dense(work, plan, target, x, w)
+        check_dense(int8_dense.FAMILY, work, plan, target, x, w)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -49,20 +40,7 @@ def test_the_largest_sums_do_not_saturate(target: Any) -> None:
     work = dense(1, 2, 16, 64)
     plan = int8_dense.FAMILY.plans(work, machine_of(target))[0]
     for weight in (-128, 127):
-        _check_dense(work, plan, target, np.full((1, 2, 64), 255, np.uint8), np.full((64, 16), weight, np.int8))
-
-
-def _check_conv(family: Any, work: Conv2D, plan: Any, target: Any) -> None:
-    machine = machine_of(target)
-    x, w = numbers(0, 255, *work.x.shape), numbers(-128, 127, *work.weight_shape)
-    packed = tvm.runtime.tensor(np.zeros(family.packed(work, plan, machine).physical, np.int8))
-    Kernel(family.pack(work, plan, machine), target).run(tvm.runtime.tensor(w), packed)
-    y = np.full(work.y.physical, 99, np.int32)
-    kernel = Kernel(family.kernel(work, plan, machine), target)
-    made = tvm.runtime.tensor(y)
-    for at_end in (False, True):
-        kernel.run(tvm.runtime.from_dlpack(guarded(pack(x, work.x.block), at_end)), packed, made)
-    np.testing.assert_array_equal(unpack(made.numpy(), work.y), convolved(work, x, w))
+        check_dense(int8_dense.FAMILY, work, plan, target, np.full((1, 2, 64), 255, np.uint8), np.full((64, 16), weight, np.int8))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -74,7 +52,7 @@ def test_convolutions(target: Any) -> None:
     ):
         plans = int8_conv.FAMILY.plans(work, machine_of(target))
         for plan in (plans[0], plans[-1]):
-            _check_conv(int8_conv.FAMILY, work, plan, target)
+            check_conv(int8_conv.FAMILY, work, plan, target)
 
 
 @settings(max_examples=5, deadline=None, derandomize=True)
@@ -83,14 +61,14 @@ def test_random_convolutions(window: Any, c: int, o: int, stride: int, choice: i
     size, kernel, padding, dilation = window
     work = conv(target, 1, c, o, size, kernel, (stride, stride), padding, dilation, 1)
     plans = int8_conv.FAMILY.plans(work, machine_of(target))
-    _check_conv(int8_conv.FAMILY, work, plans[choice % len(plans)], target)
+    check_conv(int8_conv.FAMILY, work, plans[choice % len(plans)], target)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_that_read_their_input_in_place(target: Any) -> None:
     for size, stride, groups in (((5, 6), (1, 1), 1), ((9, 8), (2, 2), 1), ((1, 1), (1, 1), 1), ((4, 5), (1, 2), 2)):
         work = conv(target, 2, 64 if groups > 1 else 40, 64, size, (1, 1), stride, (0, 0, 0, 0), 1, groups)
-        _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
+        check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -98,7 +76,7 @@ def test_convolutions_of_few_channels_read_planes(target: Any) -> None:
     for channels, size, kernel, stride in ((3, (20, 37), (7, 7), (2, 2)), (1, (9, 7), (3, 3), (1, 1)), (4, (9, 17), (1, 1), (2, 2))):
         work = conv(target, 2, channels, 20, size, kernel, stride, (kernel[0] // 2,) * 4, 1, 1)
         plain = replace(work, x=replace(work.x, block=1))
-        _check_conv(int8_conv.FAMILY, plain, int8_conv.FAMILY.plans(plain, machine_of(target))[0], target)
+        check_conv(int8_conv.FAMILY, plain, int8_conv.FAMILY.plans(plain, machine_of(target))[0], target)
     assert not int8_conv.FAMILY.plans(replace(plain, groups=2), machine_of(target))
     wide = conv(target, 1, 5, 16, (4, 4), (1, 1), (1, 1), (0, 0, 0, 0), 1, 1)
     assert not int8_conv.FAMILY.plans(replace(wide, x=replace(wide.x, block=1)), machine_of(target))
@@ -112,7 +90,7 @@ def test_what_lies_around_an_image_is_any_byte(border: int, target: Any) -> None
     planes = conv(target, 2, 3, 20, (20, 37), (7, 7), (2, 2), (3, 3, 3, 3), 1, 1)
     for work in (packed, one_tap, replace(planes, x=replace(planes.x, block=1))):
         work = replace(work, border=border)
-        _check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
+        check_conv(int8_conv.FAMILY, work, int8_conv.FAMILY.plans(work, machine_of(target))[0], target)
     alone = replace(conv(target, 1, 32, 32, (6, 6), (3, 3), (1, 1), (1, 1, 1, 1), 1, 32), border=border)
     assert not any(f.plans(alone, machine_of(target)) for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY))
 
@@ -123,7 +101,7 @@ def _depthwise(target: Any, channels: int, size: Any, kernel: Any, stride: Any, 
     families = [f for f in (int8_depthwise.FAMILY, int8_depthwise_narrow.FAMILY) if f.plans(work, machine_of(target))]
     assert families == [int8_depthwise.FAMILY if size[1] >= int8.QUAD else int8_depthwise_narrow.FAMILY]
     plans = families[0].plans(work, machine_of(target))
-    _check_conv(families[0], work, plans[choice % len(plans)], target)
+    check_conv(families[0], work, plans[choice % len(plans)], target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -36,6 +36,8 @@ def key_of(work: Conv2D | Dense, machine: Machine, accuracy: Accuracy, cold: boo
     isa = machine.isa
     if accuracy in ("bf16", "bf16x3"):
         isa += "+bf16" * machine.bf16 + "+amx" * machine.amx
+    if work.dtypes.weights == "int8":
+        isa += "+amx" * machine.amx_int8
     caches = "+".join(f"{size >> 10}K" for size in (machine.l1, machine.l2, machine.l3))
     cpu = f"{isa} {machine.registers}x{machine.vector_bytes} {caches} {machine.cores} cores"
     types = "" if work.dtypes == FLOAT32 else f" {work.dtypes.x}*{work.dtypes.weights}+{work.dtypes.accumulator}->{work.dtypes.y}"
