@@ -24,11 +24,11 @@ namespace {
 constexpr long kArchReqXcompPerm = 0x1023;
 constexpr long kXfeatureXtiledata = 18;
 
-// AMX-BF16 and AMX-TILE.
+// AMX-TILE; which products of tiles there are the list of flags says.
 bool CpuHasAmx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  return (edx >> 22 & 1) != 0 && (edx >> 24 & 1) != 0;
+  return (edx >> 24 & 1) != 0;
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ int32_t RequestAmx() {
   int error = errno;
   if (!CpuHasAmx()) {
     return ArtifactError(
-        "'%s' uses AMX (amx_tile, amx_bf16), which this CPU lacks; build it for this machine's "
+        "'%s' uses AMX (amx_tile), which this CPU lacks; build it for this machine's "
         "CPU, or without the family 'amx'",
         kProgram.name);
   }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,9 +30,13 @@ class Machine:
     mcpu: str
     cpu_flags: tuple[str, ...]
 
-    def for_code(self, amx: bool) -> Machine:
-        """Return what a library needs. Without kernels of ours that use them its code has no tiles, and Linux may hide those of the CPU."""
-        return self if amx else replace(self, cpu_flags=tuple(f for f in self.cpu_flags if not f.startswith("amx_")))
+    def for_code(self, amx: Sequence[str]) -> Machine:
+        """Return what a library needs whose kernels use the features ``amx`` (LLVM's names).
+
+        Without kernels of ours that use them its code has no tiles, and Linux may hide those of the CPU.
+        """
+        used = {CPU_FEATURES[self.arch][feature] for feature in (*amx, "amx-tile")} if amx else set()
+        return replace(self, cpu_flags=tuple(f for f in self.cpu_flags if not f.startswith("amx_") or f in used))
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON form, for the metadata."""

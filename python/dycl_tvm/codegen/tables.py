@@ -162,7 +162,7 @@ class Tables:
             f"extern const ProgramDesc kProgram{'' if level is None else level} = {{\n"
             f"    {string(program.name)},\n    {program.arena_bytes},  // bytes of the arena\n{refs}"
             f"    {leaves},  // most leaves of a return site\n    Run,\n"
-            f"    {'&kDevice' if program.device else 'nullptr'},\n    {str(program.amx).lower()},  // kernels use AMX\n}};\n"
+            f"    {'&kDevice' if program.device else 'nullptr'},\n    {str(bool(program.amx)).lower()},  // kernels use AMX\n}};\n"
         )
 
     def _kernel_row(self, kernel: Kernel) -> str:

@@ -386,7 +386,8 @@ class Need:
 
 @dataclass
 class Program:
-    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: kernels use its tiles.
+    """A whole lowered network. Block 0 is the entry. ``device`` is None where all runs on the CPU. ``amx``: LLVM's names
+    of the features whose tiles kernels use.
 
     ``certificate`` is what the build has proved about itself, a plain dict. ``input_pairs``, ``left_out``, ``sizes`` and
     ``special_sizes`` are those of the HCFG; the homes of the sizes are the last of ``inputs``. ``needs``: of sessions for smaller sizes.
@@ -404,7 +405,7 @@ class Program:
     arena_bytes: int
     state: list[StateHome] = field(default_factory=list)
     device: DeviceCode | None = None
-    amx: bool = False
+    amx: tuple[str, ...] = ()
     certificate: dict[str, Any] = field(default_factory=dict)
     input_pairs: list[InputPair] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)

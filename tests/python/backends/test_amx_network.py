@@ -73,21 +73,29 @@ def build(tmp_path: Path, accuracy: Any) -> tuple[nn.Module, Any, Path]:
     return model, artefact, path
 
 
+def run_emulated(library: Path, tmp_path: Path) -> tuple[dict[str, Any], Any]:
+    """Return inputs that leave early and late, and what a process returns for them that has the emulator from its start."""
+    torch.manual_seed(1)
+    inputs = {name: (scale * torch.randn(1, 3, 32, 32)).numpy() for name, scale in (("late", 1), ("early", 4))}
+    np.savez(tmp_path / "in.npz", **inputs)
+    package = str(Path(dycl_tvm.__file__).parents[1])
+    environment = {**os.environ, "LD_PRELOAD": str(preload()), "PYTHONPATH": package}
+    subprocess.run([sys.executable, "-c", RUN, library, tmp_path / "in.npz", tmp_path / "out.npz"], env=environment, check=True)
+    found = np.load(tmp_path / "out.npz")
+    assert found["path-early-1"] != found["path-late-1"]
+    assert not EMULATED or (found["threads-1"] == 1 and found["threads-2"] > 1)
+    assert found["permissions"] == 2  # once a load
+    return inputs, found
+
+
 @CPU
 @pytest.mark.parametrize("accuracy, least, most", [("bf16", 1e-5, 2e-2), ("bf16x3", 0, 1e-5)])
 def test_every_path_with_one_thread_and_two(accuracy: Any, least: float, most: float, tmp_path: Path) -> None:
     model, artefact, path = build(tmp_path, accuracy)
     assert "dycl_conv2d_amx_" in artefact.source() and "dycl_matmul_amx_" in artefact.source()
     flags = set(trailer.read_trailer(path)["target"]["cpu_flags"])
-    assert {"amx_bf16", "amx_tile"} <= flags
-
-    torch.manual_seed(1)
-    inputs = {name: (scale * torch.randn(1, 3, 32, 32)).numpy() for name, scale in (("late", 1), ("early", 4))}
-    np.savez(tmp_path / "in.npz", **inputs)
-    package = str(Path(dycl_tvm.__file__).parents[1])
-    environment = {**os.environ, "LD_PRELOAD": str(preload()), "PYTHONPATH": package}
-    subprocess.run([sys.executable, "-c", RUN, path, tmp_path / "in.npz", tmp_path / "out.npz"], env=environment, check=True)
-    found = np.load(tmp_path / "out.npz")
+    assert {f for f in flags if f.startswith("amx")} == {"amx_bf16", "amx_tile"}
+    inputs, found = run_emulated(path, tmp_path)
     for name, x in inputs.items():
         with torch.no_grad():
             expected = model(torch.from_numpy(x)).numpy()
@@ -95,9 +103,26 @@ def test_every_path_with_one_thread_and_two(accuracy: Any, least: float, most: f
             error = np.abs(found[f"{name}-{threads}"] - expected).max() / np.abs(expected).max()
             assert least < error < most
         np.testing.assert_array_equal(found[f"{name}-1"], found[f"{name}-2"])
-    assert found["path-early-1"] != found["path-late-1"]
-    assert not EMULATED or (found["threads-1"] == 1 and found["threads-2"] > 1)
-    assert found["permissions"] == 2  # once a load
+
+
+@CPU
+def test_eight_bits_are_those_of_other_cpus(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Staged().eval()
+    quantised = dycl_tvm.quantize(model, [(scale * torch.randn(1, 3, 32, 32),) for scale in (1, 4) for _ in range(3)])
+    tiles, vectors = (dycl_tvm.build(quantised, target=target) for target in ("llvm -mcpu=sapphirerapids", "llvm"))
+    path = tmp_path / "int8.so"
+    tiles.export_library(path, embed_params=True)
+    assert "dycl_conv2d_amx_" in tiles.source() and "dycl_matmul_amx_" in tiles.source()
+    flags = trailer.read_trailer(path)["target"]["cpu_flags"]
+    assert [f for f in flags if f.startswith("amx")] == ["amx_int8", "amx_tile"]
+    inputs, found = run_emulated(path, tmp_path)
+    vectors.export_library(tmp_path / "vectors.so", embed_params=True)
+    other = dycl_tvm.load(tmp_path / "vectors.so")
+    for name, x in inputs.items():
+        for threads in (1, 2):
+            # the mean at the end is of floats, summed in another order
+            np.testing.assert_allclose(found[f"{name}-{threads}"], other(x), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.skipif(not EMULATED, reason="this CPU has AMX")
@@ -108,7 +133,7 @@ def test_refused_where_there_is_no_amx(tmp_path: Path, monkeypatch: pytest.Monke
         dycl_tvm.load(path)
     # where the list of flags is wrong, the library itself asks Linux, and the CPU for the reason
     monkeypatch.setattr(trailer, "cpu_flags", lambda: flags)
-    with pytest.raises(ArtifactError, match=r"'Staged' uses AMX \(amx_tile, amx_bf16\), which this CPU lacks"):
+    with pytest.raises(ArtifactError, match=r"'Staged' uses AMX \(amx_tile\), which this CPU lacks"):
         dycl_tvm.load(path)
 
 

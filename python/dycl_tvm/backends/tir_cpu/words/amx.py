@@ -236,9 +236,10 @@ def has_tiles(machine: Machine) -> bool:
     return machine.amx and has_instructions(machine)
 
 
-def used_by(kernels: Iterable[Any]) -> bool:
-    """Whether one of some PrimFuncs uses tiles."""
-    return any(not set(FEATURES).isdisjoint(map(str, fn.attrs.get(INSTRUCTIONS, ()))) for fn in kernels)
+def used_by(kernels: Iterable[Any]) -> tuple[str, ...]:
+    """Return which of the :data:`FEATURES` some PrimFuncs use."""
+    used = {str(feature) for fn in kernels for feature in fn.attrs.get(INSTRUCTIONS, ())}
+    return tuple(feature for feature in FEATURES if feature in used)
 
 
 def amx_func(factors: Factors, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
