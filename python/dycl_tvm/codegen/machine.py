@@ -8,8 +8,9 @@ from typing import Any
 
 from dycl_tvm.runtime.trailer import canonical_arch, why_not_here
 
-#: LLVM's names of features whose absence stops a program, and Linux's names of them in /proc/cpuinfo.
-_CPU_FLAGS = {
+#: LLVM's names of features that it uses by itself, so that their absence stops a program, and Linux's names of them in /proc/cpuinfo.
+#: Those of x86-64 are in ``src/runtime/cpu_levels.h`` too.
+CPU_FLAGS = {
     "x86_64": {
         "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "cx16": "cx16",
         "avx": "avx", "avx2": "avx2", "fma": "fma", "f16c": "f16c", "bmi": "bmi1", "bmi2": "bmi2", "lzcnt": "abm", "movbe": "movbe",
@@ -17,6 +18,7 @@ _CPU_FLAGS = {
         "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avx512ifma": "avx512ifma",
         "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg",
         "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
+        "gfni": "gfni", "sse4a": "sse4a", "xop": "xop", "fma4": "fma4", "tbm": "tbm", "egpr": "apx",
     },
     "aarch64": {
         "fullfp16": "asimdhp", "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "sve": "sve", "sve2": "sve2",
@@ -62,7 +64,7 @@ def machine_of(target: Any) -> Machine:
         host = Target("llvm")
     triple = str(host.attrs.get("mtriple", "") or codegen.llvm_get_system_triple())
     arch = canonical_arch(triple.split("-")[0])
-    known = _CPU_FLAGS.get(arch, {})
+    known = CPU_FLAGS.get(arch, {})
     flags = sorted(known[str(f)] for f in codegen.llvm_get_cpu_features(host) if str(f) in known)
     return Machine(arch, triple, str(host.attrs.get("mcpu", "")), tuple(flags))
 
