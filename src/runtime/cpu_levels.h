@@ -135,16 +135,20 @@ const CpuLevel& ChooseLevel(const CpuLevel (&levels)[count]) {
 template <size_t count>
 int32_t CheckCpu(const CpuLevel (&levels)[count], const CpuLevel& chosen) {
   if (const char* lacks = Lacking(chosen)) {
-    return ArtifactError("'%s' was built for CPUs with %.*s, which this CPU lacks", kProgram.name,
-                         static_cast<int>(strchr(lacks, ' ') - lacks), lacks);
+    return ArtifactError(
+        "'%s' was built for CPUs with %.*s, which this CPU lacks or Linux keeps from this process",
+        kProgram.name, static_cast<int>(strchr(lacks, ' ') - lacks), lacks);
   }
   const char* asked = AskedCpu();
   if (asked == nullptr || strcmp(asked, chosen.cpu) == 0) return DYCL_OK;
   for (const CpuLevel& level : levels) {
     if (strcmp(asked, level.cpu) != 0) continue;
     if (const char* lacks = Lacking(level)) {
-      return UsageError("DYCL_CPU is '%s', and this CPU has no %.*s, which code for that needs",
-                        asked, static_cast<int>(strchr(lacks, ' ') - lacks), lacks);
+      return UsageError(
+          "DYCL_CPU is '%s', and code for that needs %.*s, which this CPU lacks or Linux keeps "
+          "from "
+          "this process",
+          asked, static_cast<int>(strchr(lacks, ' ') - lacks), lacks);
     }
     return UsageError(
         "DYCL_CPU is '%s', and '%s' has been loaded with its code for %s; unload it, or set "

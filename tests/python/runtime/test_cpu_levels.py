@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -78,6 +79,16 @@ int main(int count, char** names) {
     if (dycl::CpuHas(names[k], strlen(names[k]))) std::puts(names[k]);
   }
 }
+"""
+# A stack for signals on which no tiles have room, so that Linux gives the process none.
+_WITHOUT_TILES = """
+import ctypes, sys
+if sys.argv[3] == "without":
+    memory = ctypes.create_string_buffer(4096)
+    stack = (ctypes.c_void_p * 3)(ctypes.addressof(memory), 0, 4096)
+    assert ctypes.CDLL(None).sigaltstack(stack, None) == 0
+import dycl_tvm
+print(dycl_tvm.load(*sys.argv[1:3]).metadata["target"]["mcpu"])
 """
 INPUTS = (torch.linspace(0, 3, 192).reshape(1, 3, 8, 8), -torch.linspace(0, 1, 192).reshape(1, 3, 8, 8).sin())
 
@@ -230,6 +241,17 @@ def test_inside_a_program(built: tuple[Path, Path, Any], tmp_path: Path) -> None
     for cpu in _runnable(built[0]):
         assert json.loads(_of_main([tmp_path / "main"], cpu))["target"]["mcpu"] == cpu
     assert "has code for" in _of_main([tmp_path / "main"], "of no library")
+
+
+def test_tiles_are_taken_where_linux_gives_them(tmp_path: Path) -> None:
+    targets, x = ["llvm", "llvm -mcpu=sapphirerapids"], torch.zeros(4, 300)
+    artifact = dycl_tvm.build(nn.Linear(300, 512), (x,), target=targets, accuracy="bf16")
+    files = [artifact.export_library(tmp_path / "net.so"), artifact.save_params(tmp_path / "net.params")]
+    amx = levels_of(read_trailer(files[0]))[1]["target"]
+    assert "amx_tile" in amx["cpu_flags"]
+    for tiles, best in (("with", CPUS[0] if why_not_here(amx) else amx["mcpu"]), ("without", CPUS[0])):
+        done = subprocess.run([sys.executable, "-c", _WITHOUT_TILES, *files, tiles], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == best
 
 
 def test_portable() -> None:
