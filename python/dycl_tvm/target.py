@@ -29,7 +29,7 @@ TargetLike = Union[str, Mapping[str, Any], "tvm.target.Target"]
 TargetsLike = Union[TargetLike, Sequence[TargetLike]]
 
 #: What ``"portable"`` has code for, the least first: all CPUs with AVX2, and those with AVX-512 and VNNI.
-_PORTABLE = {"x86_64": ("llvm", "llvm -mcpu=cascadelake")}
+_PORTABLE = {"x86_64": ("x86-64-v3", "cascadelake")}
 
 #: CPUs of the boards whose integrated GPU has that architecture: no other machine has one, so the host is known.
 _TEGRA_HOSTS = {
@@ -109,7 +109,8 @@ def resolve_targets(target: TargetsLike, host: TargetLike | None = None) -> Reso
     ----------
     target : str, dict, tvm.target.Target, or a sequence of these
         As :func:`resolve_target` has them. Several are CPUs of x86-64 for which one library has code, the least first, and it takes the
-        last that the CPU runs. ``"portable"`` is ``("llvm", "llvm -mcpu=cascadelake")`` on x86-64, and ``"llvm"`` elsewhere.
+        last that the CPU runs; as text they are a list in JSON. ``"portable"`` is ``"llvm -mcpu=x86-64-v3"`` and
+        ``"llvm -mcpu=cascadelake"`` for x86-64, and ``"llvm"`` for others.
     host : same, optional
         As :func:`resolve_target` has it.
 
@@ -119,22 +120,34 @@ def resolve_targets(target: TargetsLike, host: TargetLike | None = None) -> Reso
         If a target is unknown or incomplete, or several are no CPUs of one kind of machine.
     """
     if isinstance(target, str) and target.split(None, 1)[:1] == ["portable"]:
-        options = target.strip()[len("portable") :]
-        of = _PORTABLE.get(native_machine(), ("llvm",))
-        return replace(resolve_targets([t + options for t in of], host), spec=target)
+        return _portable(target, target.strip()[len("portable") :], host)
+    if isinstance(target, str) and target.lstrip().startswith("["):
+        return replace(resolve_targets(_json(target), host), spec=target)
     if isinstance(target, (str, Mapping, tvm.target.Target)):
         return resolve_target(target, host)
     if not isinstance(target, Sequence) or not target:
         raise TargetError(f"a target is a string, a dict, a tvm.target.Target, or a list of CPUs, got {target!r}")
-    first, *others = (resolve_target(t, host) for t in target)
+    resolved = [resolve_target(t, host) for t in target]
+    first, *others = resolved
     for other in others:
         if {first.kind, other.kind} != {"llvm"} or (other.triple, other.glibc) != (first.triple, first.glibc):
             raise TargetError(
                 f"one library has code for several CPUs of one kind of machine; {other.spec!r} is none such beside {first.spec!r}"
             )
-        if not other.mcpu:
-            raise TargetError(f"the target {other.spec!r} names no CPU that would be better than {first.spec!r}; write its -mcpu=...")
+    if unnamed := [r.spec for r in resolved if others and not r.mcpu]:
+        raise TargetError(f"a library tells its CPUs by their names, and the target {unnamed[0]!r} has none; write its -mcpu=...")
     return replace(first, spec=str(target), better=tuple(other.target for other in others))
+
+
+def _portable(spec: str, options: str, host: TargetLike | None) -> ResolvedTarget:
+    """Resolve ``"portable"`` with options, such as the system's, that hold for all of its CPUs."""
+    plain = resolve_target(f"llvm{options}", host)
+    cpus = _PORTABLE.get(plain.machine)
+    if cpus is None:
+        return replace(plain, spec=spec)
+    if re.search(r"\s--?mcpu\b", options):
+        raise TargetError(f"'portable' says which CPUs there is code for, {' and '.join(cpus)}; leave out -mcpu, or give a list of targets")
+    return replace(resolve_targets([f"llvm -mcpu={cpu}{options}" for cpu in cpus], host), spec=spec)
 
 
 def resolve_target(target: TargetLike, host: TargetLike | None = None) -> ResolvedTarget:
@@ -250,14 +263,13 @@ def _from_string(text: str) -> tvm.target.Target:
     if not text:
         raise TargetError('an empty target; say for example "llvm", "native" or "nvidia/jetson-tx2"')
     if text.startswith("{"):
-        try:
-            return _from_dict(json.loads(text))
-        except json.JSONDecodeError as err:
-            raise TargetError(f"target {text!r} starts like JSON but is not: {err}") from err
+        return _from_dict(_json(text))
     try:
         head, *options = shlex.split(text)
     except ValueError as err:
         raise TargetError(f"target {text!r} cannot be split into options: {err}") from err
+    if head == "portable":
+        raise TargetError("'portable' is several CPUs, and so a target by itself: no host, and none of a list")
     if head == "native":
         return _from_dict({**_native_cpu(), **_parse_options("llvm", options, text)})
     if head in set(known_tags()):
@@ -267,6 +279,13 @@ def _from_string(text: str) -> tvm.target.Target:
         near = _near(head, [*known_tags(), *_kinds(), "native", "portable"])
         raise TargetError(f"unknown target {head!r}{near}; kinds are {', '.join(sorted(_kinds()))}, tags look like 'nvidia/jetson-tx2'")
     return _from_dict({"kind": head, **_parse_options(head, options, text)})
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as err:
+        raise TargetError(f"target {text!r} starts like JSON but is not: {err}") from err
 
 
 def _parse_options(kind: str, options: list[str], text: str) -> dict[str, Any]:

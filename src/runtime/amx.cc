@@ -33,9 +33,11 @@ bool CpuHasAmx() {
 
 }  // namespace
 
+bool AmxIsGranted() { return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0; }
+
 int32_t RequestAmx() {
   // Linux grants what the CPU has, so its answer comes first; the CPU's tells why there is none.
-  if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0) return DYCL_OK;
+  if (AmxIsGranted()) return DYCL_OK;
   int error = errno;
   if (!CpuHasAmx()) {
     return ArtifactError(
@@ -56,6 +58,8 @@ int32_t RequestAmx() {
 }
 
 #else
+
+bool AmxIsGranted() { return false; }
 
 int32_t RequestAmx() { return ArtifactError("'%s' uses AMX, which this CPU lacks", kProgram.name); }
 

@@ -10,6 +10,8 @@ namespace dycl {
 // Asks for the tiles, for all threads of the process, those of later too; asking again does no
 // harm. Returns a DyclStatus.
 int32_t RequestAmx();
+// Asks too, and says only whether Linux gives them.
+bool AmxIsGranted();
 
 }  // namespace dycl
 

@@ -13,6 +13,8 @@ struct ArtifactInfo {
   const unsigned char* params_begin;
   const unsigned char* params_end;   // both null when the weights are in a file
   const char* const* user_metadata;  // a key, its text, the next key ..., null
+  // Of code that was chosen among that for several CPUs: whether it may be used. Else null.
+  int (*check_cpu)();
 };
 
 extern const ArtifactInfo kArtifactInfo;

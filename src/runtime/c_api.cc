@@ -86,7 +86,9 @@ int32_t dycl_model_create_with(const char* params_path, const DyclModelOptions* 
   if (int32_t status = ReadOptions(options, &how)) return status;
   return Guard([&]() -> int32_t {
     std::unique_ptr<DyclModel> model(new DyclModel);
-    int32_t status = dycl::HoldLibrary();
+    // Before the library is held: one that is refused leaves memory, and is loaded anew.
+    int32_t status = kArtifactInfo.check_cpu != nullptr ? kArtifactInfo.check_cpu() : DYCL_OK;
+    if (status == DYCL_OK) status = dycl::HoldLibrary();
     if (status == DYCL_OK && kProgram.amx) status = dycl::RequestAmx();
     if (status != DYCL_OK) return status;
     if (params_path != nullptr && how.params_from != DYCL_PARAMS_FROM_PATH) {

@@ -9,8 +9,10 @@ import pytest
 import tvm
 import tvm_ffi
 
+from dycl_tvm.codegen.machine import machine_of
 from dycl_tvm.compile import has_amx
 from dycl_tvm.errors import TargetError, UsageError
+from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.trailer import cpu_flags
 from dycl_tvm.target import check_buildable, hint, known_tags, native_machine, resolve_target
 
@@ -89,6 +91,25 @@ def test_native_has_the_amx_that_linux_shows(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("dycl_tvm.target.cpu_flags", lambda flags=flags: flags)
         got = resolve_target("native")
         assert got.mcpu == "sapphirerapids" and has_amx(got.target) == amx
+
+
+@pytest.mark.skipif(native_machine() != "x86_64", reason="the flags are those of x86-64")
+@pytest.mark.parametrize("model", ["rocketlake", "x86-64", "sapphirerapids"])
+@pytest.mark.parametrize(
+    "hidden, shown", [({"avx512f", "avx512bw", "avx512_vnni"}, set()), (set(), {"avx512f", "avx512bw", "avx512_bf16"})]
+)
+def test_native_is_what_linux_shows(model: str, hidden: set[str], shown: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine may hide features of the CPU, or show the number of another model, and LLVM knows no model of tomorrow."""
+    real = tvm_ffi.get_global_func
+    monkeypatch.setattr(
+        tvm_ffi, "get_global_func", lambda name, *rest: (lambda: model) if name == "target.llvm_get_system_cpu" else real(name, *rest)
+    )
+    flags = (cpu_flags() | {"avx2", "fma"} | shown) - hidden
+    monkeypatch.setattr("dycl_tvm.target.cpu_flags", lambda: flags)
+    needed = set(machine_of(resolve_target("native").target).cpu_flags)
+    known = set(CPU_FEATURES["x86_64"].values())
+    # LLVM switches off what needs a feature that is not there
+    assert needed <= flags and shown <= needed and (hidden or needed == flags & known)
 
 
 def test_host_given_apart() -> None:

@@ -112,7 +112,7 @@ def target_options(command: argparse.ArgumentParser) -> None:
         "--target",
         default="llvm",
         help='"llvm" (default: CPUs of this architecture, with AVX2 on x86-64), "portable" (AVX-512 besides, where it is), '
-        '"native" (this CPU), "llvm -mcpu=...", a tag such as nvidia/jetson-tx2, or JSON',
+        '"native" (this CPU), "llvm -mcpu=...", a tag such as nvidia/jetson-tx2, or JSON (a list: CPUs that one library has code for)',
     )
     command.add_argument("--host", help="CPU that runs the dispatcher of a device target")
     command.add_argument(

@@ -112,16 +112,18 @@ def _profiled(args: argparse.Namespace, metadata: dict[str, Any]) -> int:
     from dycl_tvm.hcfg.skeleton import skeleton
     from dycl_tvm.hcfg.svg import to_svg
     from dycl_tvm.runtime.profile import load_profile
+    from dycl_tvm.runtime.trailer import levels_of
 
     check_output(args.output, is_picture=args.format is None)
     fmt = args.format or (format_of(args.output) if args.output else "html")
     if fmt not in ("svg", "html"):
         raise UsageError(f"a profile is drawn as svg or html, not as {fmt}")
     profile = load_profile(args.profile)
-    if not profile.is_of(metadata):
+    measured = next(filter(profile.is_of, levels_of(metadata)), None)  # code for another CPU has other blocks
+    if measured is None:
         raise UsageError(f"the profile {args.profile!r} is of another build than {args.what!r}")
     draw = to_svg if fmt == "svg" else to_html
-    text = draw(skeleton(metadata), measured_of(profile))
+    text = draw(skeleton(measured), measured_of(profile))
     if args.output:
         write_text(args.output, text)
     else:

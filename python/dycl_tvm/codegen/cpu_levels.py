@@ -3,7 +3,8 @@
 
 Each level is a whole program with kernels, memory plan and layouts of its own, so that it is what a build for that CPU alone is. What the
 runtime knows as ``kProgram`` and ``kArtifactInfo`` is a copy of those of the level that was chosen, made before anything else runs; so the
-runtime knows nothing of levels, and a library with one has none of this. Weights that levels lay out alike are in the params file once.
+runtime knows nothing of levels but that a choice can be refused, and a library with one has none of this. Weights that levels lay out alike
+are in the params file once.
 """
 
 from __future__ import annotations
@@ -17,16 +18,6 @@ from dycl_tvm.codegen.text import string
 from dycl_tvm.codegen.weights import tensor_bytes, weight_names
 from dycl_tvm.compile.program import KernelLibrary, Program, Weight
 from dycl_tvm.errors import TargetError
-
-#: Linux's names of features that code can ask for, by the names that GCC and Clang have for them in ``__builtin_cpu_supports``.
-_ASKED_AS = {
-    "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "popcnt": "popcnt", "avx": "avx", "avx2": "avx2", "fma": "fma",
-    "f16c": "f16c", "bmi1": "bmi", "bmi2": "bmi2", "abm": "lzcnt", "movbe": "movbe", "cx16": "cmpxchg16b",
-    "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd",
-    "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx512ifma": "avx512ifma",
-    "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2", "avx512_bitalg": "avx512bitalg",
-    "avx512_vpopcntdq": "avx512vpopcntdq", "avx_vnni": "avxvnni",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ def check_levels(machines: Sequence[Machine]) -> None:
     Raises
     ------
     TargetError
-        If one lacks what the first has, has no more than one before it, or has what code cannot ask for.
+        If one lacks what the first has, has no more than one before it, or has the name of another.
     """
     first = machines[0]
     for k, other in enumerate(machines[1:], 1):
@@ -65,8 +56,10 @@ def check_levels(machines: Sequence[Machine]) -> None:
                 f"a library takes the last of its CPUs that runs, so that code for {other.mcpu or 'the baseline'} behind that for "
                 f"{not_less[0]}, which has all that it has, is no gain: put the better CPU behind"
             )
-        if unknown := [flag for flag in _beyond(other, first) if flag not in _ASKED_AS]:
-            raise TargetError(f"a library cannot ask for {', '.join(unknown)}, which {other.mcpu} has; build one for it alone")
+        if other.mcpu in [m.mcpu for m in machines[:k]]:
+            raise TargetError(
+                f"a library tells its CPUs by their names, and two are {other.mcpu}, with other -mattr; name one of them otherwise"
+            )
 
 
 def share_weights(programs: Sequence[Program]) -> None:
@@ -94,39 +87,31 @@ def _content(weight: Weight) -> tuple[object, ...]:
     return weight.type.dtype, weight.type.shape, hashlib.sha256(tensor_bytes(weight.data)).digest()
 
 
-def _beyond(machine: Machine, first: Machine) -> list[str]:
-    return sorted(set(machine.cpu_flags) - set(first.cpu_flags))
-
-
 def chooser(machines: Sequence[Machine], numbers: Sequence[int]) -> str:
-    """Return the C++ that takes one of several programs when the library is loaded.
+    """Return the C++ that takes one of several programs when the library is loaded: ``cpu_levels.h`` of the runtime says how.
 
     Parameters
     ----------
     machines : sequence of Machine
-        Of the levels, the least first.
+        Of the levels, the least first, with what their code needs.
     numbers : sequence of int
-        Of the levels among which it chooses, as :func:`~dycl_tvm.codegen.dispatcher.generate` was given them: the last that the CPU runs,
-        or the one that the environment variable ``DYCL_CPU`` names, if it runs that.
+        Of the levels among which it chooses, as :func:`~dycl_tvm.codegen.dispatcher.generate` was given them. One alone is taken
+        whatever the CPU and its user say: its kernels are others where the build checks it.
     """
+    several = len(numbers) > 1
     declared = "".join(f"extern const ProgramDesc kProgram{k};\nextern const ArtifactInfo kArtifactInfo{k};\n" for k in numbers)
     rows = "".join(
-        f"      {{{string(machines[k].mcpu)}, {_test(machines[k], machines[0])},\n       &kProgram{k}, &kArtifactInfo{k}}},\n"
+        f"    {{{string(machines[k].mcpu)},\n     {string(''.join(f'{flag} ' for flag in machines[k].cpu_flags))},\n"
+        f"     &kProgram{k}, &kArtifactInfo{k}}},\n"
         for k in numbers
     )
-    return _CHOOSER.format(declared=declared, rows=rows)
-
-
-def _test(machine: Machine, first: Machine) -> str:
-    return " && ".join(f"__builtin_cpu_supports({string(_ASKED_AS[f])})" for f in _beyond(machine, first)) or "true"
+    return _CHOOSER.format(
+        declared=declared, rows=rows, level="ChooseLevel(kLevels)" if several else "kLevels[0]", check="Check" if several else "nullptr"
+    )
 
 
 _CHOOSER = """// Licensed under the Apache License, Version 2.0; see LICENSE.
-#include <cstdlib>
-#include <cstring>
-
-#include "artifact_info.h"
-#include "program.h"
+#include "cpu_levels.h"
 
 namespace dycl {{
 {declared}
@@ -138,26 +123,17 @@ ArtifactInfo g_info;
 
 namespace {{
 
-struct Level {{
-  const char* cpu;
-  bool runs;
-  const ProgramDesc* program;
-  const ArtifactInfo* info;
-}};
+constexpr CpuLevel kLevels[] = {{
+{rows}}};
+const CpuLevel* g_chosen = nullptr;
+
+[[maybe_unused]] int Check() {{ return CheckCpu(kLevels, *g_chosen); }}
 
 __attribute__((constructor(101))) void Choose() {{
-  __builtin_cpu_init();
-  const Level levels[] = {{
-{rows}  }};
-  const char* asked = getenv("DYCL_CPU");
-  const Level* best = levels;
-  for (const Level& level : levels) {{
-    if (!level.runs) continue;
-    best = &level;
-    if (asked != nullptr && strcmp(asked, level.cpu) == 0) break;
-  }}
-  g_program = *best->program;
-  g_info = *best->info;
+  g_chosen = &{level};
+  g_program = *g_chosen->program;
+  g_info = *g_chosen->info;
+  g_info.check_cpu = {check};
 }}
 
 }}  // namespace

@@ -225,7 +225,7 @@ class _Inputs:
     def __init__(
         self, scratch: Path, levels: Sequence[CPULevel], sources: Sequence[str], metadata: Sequence[dict[str, Any]], embed_params: bool
     ) -> None:
-        self._scratch, self._machines = scratch, [level.machine for level in levels]
+        self._scratch, self._machines = scratch, [level.machine.for_code(level.program.amx) for level in levels]
         self.paths: list[Path] = []
         several = len(levels) > 1
         #: What describes each level, without its kernels.
@@ -294,7 +294,7 @@ def _info_source(metadata: dict[str, Any], embed_params: bool, level: int | None
         'extern "C" __attribute__((visibility("hidden"))) const unsigned char DyclParamsBegin[], DyclParamsEnd[];\n\n'
         f"namespace dycl {{\nconst char* const kUserMetadata{number}[] = {{\n{told}    nullptr}};\n"
         f"extern const ArtifactInfo kArtifactInfo{number} = {{\n{pieces},\n"
-        f"    {string(metadata['fingerprint'])},\n    {params},\n    kUserMetadata{number}}};\n}}  // namespace dycl\n"
+        f"    {string(metadata['fingerprint'])},\n    {params},\n    kUserMetadata{number},\n    nullptr}};\n}}  // namespace dycl\n"
     )
 
 

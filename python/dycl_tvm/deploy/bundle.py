@@ -24,7 +24,7 @@ from dycl_tvm.deploy.server import build_server
 from dycl_tvm.errors import BuildGateError, CompileError, UsageError
 from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.trailer import read_trailer
-from dycl_tvm.target import TargetLike, check_buildable, resolve_target
+from dycl_tvm.target import TargetsLike, check_buildable, resolve_target, resolve_targets
 
 #: The libraries that the server loads: distribution, and where they are in its wheels.
 _LIBRARIES = (("apache-tvm-ffi", "tvm_ffi/lib/libtvm_ffi.so"), ("apache-tvm", "tvm/lib/libtvm_runtime.so"))
@@ -47,7 +47,7 @@ and open a tunnel on the machine that deploys (or say --host 0.0.0.0 --key SOME_
 
 def bundle(
     out: str | os.PathLike[str],
-    target: TargetLike,
+    target: TargetsLike,
     library: str | os.PathLike[str] | None = None,
     params: str | os.PathLike[str] | None = None,
     *,
@@ -59,8 +59,8 @@ def bundle(
     ----------
     out : path-like
         The folder; it must not exist yet, or be empty.
-    target : str, dict or tvm.target.Target
-        The board, such as ``nvidia/jetson-tx2``; only its host matters.
+    target : str, dict or tvm.target.Target, or a sequence of them
+        The board, such as ``nvidia/jetson-tx2``; only its host matters, and of several CPUs the least.
     library, params : path-like, optional
         The model, to run it on the board without uploading.
     cxx : str, optional
@@ -75,7 +75,7 @@ def bundle(
     CompileError
         If the server cannot be compiled, or TVM's libraries for the board cannot be had.
     """
-    board = resolve_target(target)
+    board = resolve_targets(target)
     glibc = board.glibc
     resolved = dataclasses.replace(resolve_target(board.host), glibc=glibc)
     check_buildable(resolved)

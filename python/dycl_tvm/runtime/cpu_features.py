@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-#: LLVM's names of features whose absence stops a program, and Linux's names of them in /proc/cpuinfo.
+#: LLVM's names of features that it uses by itself, so that their absence stops a program, and Linux's names of them in /proc/cpuinfo.
+#: Those of x86-64 are in ``src/runtime/cpu_levels.h`` too.
 CPU_FEATURES = {
     "x86_64": {
         "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "cx16": "cx16",
@@ -12,7 +13,7 @@ CPU_FEATURES = {
         "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avx512ifma": "avx512ifma",
         "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg",
         "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
-        "amx-int8": "amx_int8",
+        "amx-int8": "amx_int8", "gfni": "gfni", "sse4a": "sse4a", "xop": "xop", "fma4": "fma4", "tbm": "tbm", "egpr": "apx",
     },
     "aarch64": {
         "fullfp16": "asimdhp", "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "sve": "sve", "sve2": "sve2",

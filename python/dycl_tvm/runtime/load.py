@@ -20,7 +20,7 @@ from dycl_tvm.runtime.model import Model
 from dycl_tvm.runtime.module import Module
 from dycl_tvm.runtime.params_place import Mmap, ParamsPlace
 from dycl_tvm.runtime.priorities import Priority
-from dycl_tvm.runtime.trailer import check_machine, check_sanitizer, levels_of, read_library, trailer_of
+from dycl_tvm.runtime.trailer import check_asked_cpu, check_machine, check_sanitizer, levels_of, read_library, trailer_of
 
 
 def load(
@@ -75,11 +75,14 @@ def load(
     ArtifactError
         If a file is damaged, of another version, for another machine, or if the two do not belong together. No code of the
         library has run by then.
+    UsageError
+        If ``DYCL_CPU`` is set, the library has code for several CPUs, and that one is none of them or does not run here.
     """
     known = Classes(classes)
     path, data = _named(library)
     metadata = trailer_of(read_library(path) if data is None else data, path)
     check_machine(path, metadata)
+    check_asked_cpu(path, metadata)
     check_sanitizer(path, metadata)
     if params is None and metadata["weights"] and not metadata["embedded_params"]:
         raise ArtifactError(f"'{library}' has its weights in a params file; give the path of the file that was saved with it")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dycl_tvm.errors import ArtifactError
+from dycl_tvm.errors import ArtifactError, UsageError
 
 MAGIC = b"DYCLTRL1"
 ABI_VERSION = 1
@@ -105,6 +105,24 @@ def check_machine(path: str | os.PathLike[str], metadata: dict[str, Any]) -> Non
     """
     if why := why_not_here(metadata["target"]):
         raise ArtifactError(f"'{path}' {why}")
+
+
+def check_asked_cpu(path: str | os.PathLike[str], metadata: dict[str, Any]) -> None:
+    """Check that a library with code for several CPUs has, and this machine runs, what ``DYCL_CPU`` names. Others have no choice.
+
+    Raises
+    ------
+    UsageError
+        If it has not, or does not.
+    """
+    levels = {str(level["target"]["mcpu"]): level["target"] for level in levels_of(metadata)}
+    asked = os.environ.get("DYCL_CPU", "")
+    if not asked or len(levels) == 1:
+        return
+    if asked not in levels:
+        raise UsageError(f"DYCL_CPU is '{asked}', and '{path}' has code for {', '.join(levels)}")
+    if why := why_not_here(levels[asked]):
+        raise UsageError(f"DYCL_CPU is '{asked}', and the code for that in '{path}' {why}")
 
 
 #: What the runtime of a sanitizer begins with, which must be in the process from the beginning; not so that for undefined behaviour.

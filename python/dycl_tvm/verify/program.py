@@ -52,7 +52,7 @@ from dycl_tvm.hcfg.nodes import (
 from dycl_tvm.hcfg.types import ScalarType, TensorType
 from dycl_tvm.verify.budget import Budget
 from dycl_tvm.verify.machine import Machine, random_tensor
-from dycl_tvm.verify.memory import CompiledKernels, pack, unpack
+from dycl_tvm.verify.memory import CompiledKernels, pack, unpack, without_poison
 from dycl_tvm.verify.of_sizes import SizesOfBlocks, draw_sizes
 from dycl_tvm.verify.operation import Undefined
 from dycl_tvm.verify.reference import Reference, compare, reads_indices, work_of
@@ -272,6 +272,8 @@ class _Lockstep:
             return False
         self.budget.spend(seconds)
         got = [self.truth[id(v)] for v in step.outputs]
+        if self.sizes:  # ATen computes what lies behind them too
+            args = [without_poison(a) if isinstance(a, torch.Tensor) else a for a in args]
         cut = self.fronts.cut(step.callee.name, [v.type for v in step.outputs], self.sizes)
         try:
             found = compare(callee.reference.expect(args, 1, self.seed), got, cut=cut)

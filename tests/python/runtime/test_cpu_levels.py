@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +19,13 @@ from torch import nn
 from tvm import rpc
 
 import dycl_tvm
+from dycl_tvm.cli.main import main
 from dycl_tvm.codegen import check_levels, machine_of, toolchain
+from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.deploy import RemoteModule
 from dycl_tvm.errors import TargetError, UsageError
 from dycl_tvm.runtime.params import read_params
-from dycl_tvm.runtime.trailer import levels_of, read_trailer, this_arch, why_not_here
+from dycl_tvm.runtime.trailer import cpu_flags, levels_of, read_trailer, this_arch, why_not_here
 from dycl_tvm.target import resolve_targets
 
 pytestmark = pytest.mark.skipif(this_arch() != "x86_64", reason="one library has code for several CPUs of x86-64 only")
@@ -53,6 +59,36 @@ int main(int, char** argv) {
   if (module.ok()) module = dycl::Module::Load(argv[1], argv[2]);
   return std::puts(module.ok() ? module.value().Metadata().c_str() : module.status().message().c_str()) < 0;
 }
+"""
+_INSIDE = """
+#include <dycl/dycl.h>
+#include <stdio.h>
+int main(void) {
+  DyclModel* model;
+  return puts(dycl_model_create(NULL, &model) == DYCL_OK ? dycl_metadata() : dycl_last_error()) < 0;
+}
+"""
+_ASK = """
+#include <cstdio>
+#include "cpu_levels.h"
+namespace dycl {
+bool AmxIsGranted() { return true; }
+}
+int main(int count, char** names) {
+  for (int k = 1; k < count; ++k) {
+    if (dycl::CpuHas(names[k], strlen(names[k]))) std::puts(names[k]);
+  }
+}
+"""
+# A stack for signals on which no tiles have room, so that Linux gives the process none.
+_WITHOUT_TILES = """
+import ctypes, sys
+if sys.argv[3] == "without":
+    memory = ctypes.create_string_buffer(4096)
+    stack = (ctypes.c_void_p * 3)(ctypes.addressof(memory), 0, 4096)
+    assert ctypes.CDLL(None).sigaltstack(stack, None) == 0
+import dycl_tvm
+print(dycl_tvm.load(*sys.argv[1:3]).metadata["target"]["mcpu"])
 """
 INPUTS = (torch.linspace(0, 3, 192).reshape(1, 3, 8, 8), -torch.linspace(0, 1, 192).reshape(1, 3, 8, 8).sin())
 
@@ -93,9 +129,53 @@ def test_each_level_is_the_model(built: tuple[Path, Path, Any], tmp_path: Path, 
 
 
 def test_the_best_that_runs_is_taken(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = _runnable(built[0])[-1]
-    for asked in ("of no library", *(cpu for cpu in CPUS if cpu not in _runnable(built[0]))):
-        assert _loaded(built, tmp_path, asked, monkeypatch).metadata["target"]["mcpu"] == best
+    assert _loaded(built, tmp_path, "", monkeypatch).metadata["target"]["mcpu"] == _runnable(built[0])[-1]
+
+
+def test_what_cannot_be_had_is_an_error(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is to take the results of one CPU's code for those of another's."""
+    runnable, program = _runnable(built[0]), _compiled(tmp_path)
+    for cpu, why in {"of no library": f"has code for {', '.join(CPUS)}", **dict.fromkeys(set(CPUS) - set(runnable), "this CPU")}.items():
+        with pytest.raises(UsageError, match=f"DYCL_CPU is '{cpu}', .*{why}"):
+            _loaded(built, tmp_path, cpu, monkeypatch)
+        assert re.search(why, _of_main([program, *built[:2]], cpu))
+    module = _loaded(built, tmp_path, runnable[0], monkeypatch)
+    monkeypatch.setenv("DYCL_CPU", runnable[-1])
+    with pytest.raises(UsageError, match=f"has been loaded with its code for {runnable[0]}") if len(runnable) > 1 else nullcontext():
+        dycl_tvm.load(tmp_path / f"{runnable[0]}.so", built[1])
+    module.unload()
+    assert dycl_tvm.load(tmp_path / f"{runnable[0]}.so", built[1]).metadata["target"]["mcpu"] == runnable[-1]
+
+
+def test_a_build_checks_each_level_whatever_its_process_asks_for(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYCL_CPU", CPUS[0])
+        again = built[2].export_library(tmp_path / "again.so")
+    assert again.read_bytes() == built[0].read_bytes()
+
+
+def test_a_cpu_is_asked_for_all_that_code_may_need(tmp_path: Path) -> None:
+    text = (toolchain.runtime_sources().source / "cpu_levels.h").read_text()
+    names = re.findall(r'^    \{"(\w+)", ', text, re.MULTILINE)
+    assert set(CPU_FEATURES["x86_64"].values()) == set(names)
+    (tmp_path / "ask.cc").write_text(_ASK)
+    toolchain.find_compiler().run(
+        ["-std=c++17", *toolchain.include_flags(), str(tmp_path / "ask.cc"), "-o", str(tmp_path / "ask")], "a program that asks"
+    )
+    done = subprocess.run([tmp_path / "ask", *names, "nothing"], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == set(names) & cpu_flags()
+
+
+def test_a_profile_is_of_the_code_for_one_cpu(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = levels_of(read_trailer(built[0]))
+    for cpu in _runnable(built[0]):
+        module = _loaded(built, tmp_path, cpu, monkeypatch)
+        with module.profile(every=1) as profile:
+            module(INPUTS[0])
+        assert [level["target"]["mcpu"] for level in levels if profile.is_of(level)] == [cpu]
+        profile.save(str(tmp_path / "profile.json"))
+        main(["inspect", str(built[0]), "--profile", str(tmp_path / "profile.json"), "-o", str(tmp_path / "net.html")])
+        assert "1 times" in (tmp_path / "net.html").read_text()
 
 
 def test_state_goes_from_one_to_another(built: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,22 +210,58 @@ def test_weights_inside_the_library(built: tuple[Path, Path, Any], tmp_path: Pat
     torch.testing.assert_close(torch.from_numpy(remote(INPUTS[1].numpy())[0]), want[0], rtol=1e-4, atol=1e-5)
 
 
-def test_from_cpp(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
-    main = tmp_path / "main.cc"
-    main.write_text(_MAIN)
-    units = [str(main), *map(str, toolchain.runtime_sources().host_units())]
+def _compiled(folder: Path) -> Path:
+    """Return a program in C++ that says what a library says of itself, or why it cannot be loaded."""
+    source = folder / "main.cc"
+    source.write_text(_MAIN)
+    units = [str(source), *map(str, toolchain.runtime_sources().host_units())]
     toolchain.find_compiler().run(
-        ["-std=c++17", *toolchain.include_flags(), *units, "-o", str(tmp_path / "main"), "-ldl", "-lpthread"], "main"
+        ["-std=c++17", *toolchain.include_flags(), *units, "-o", str(folder / "main"), "-ldl", "-lpthread"], "main"
+    )
+    return folder / "main"
+
+
+def _of_main(command: Sequence[Path], cpu: str) -> str:
+    return subprocess.run(command, env={"DYCL_CPU": cpu}, capture_output=True, text=True, check=True).stdout
+
+
+def test_from_cpp(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    program = _compiled(tmp_path)
+    for cpu in _runnable(built[0]):
+        assert json.loads(_of_main([program, *built[:2]], cpu))["target"]["mcpu"] == cpu
+
+
+def test_inside_a_program(built: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(_INSIDE)
+    archive = built[2].export_library(tmp_path / "net.a", embed_params=True)
+    flags = [flag for flag in toolchain.include_flags() if not flag.startswith("-std=")]
+    toolchain.find_compiler().run(
+        ["-x", "c", *flags, str(tmp_path / "main.c"), "-x", "none", str(archive), "-o", str(tmp_path / "main"), "-ldl", "-lpthread"], "main"
     )
     for cpu in _runnable(built[0]):
-        done = subprocess.run([tmp_path / "main", *built[:2]], env={"DYCL_CPU": cpu}, capture_output=True, text=True, check=False)
-        assert json.loads(done.stdout)["target"]["mcpu"] == cpu, done
+        assert json.loads(_of_main([tmp_path / "main"], cpu))["target"]["mcpu"] == cpu
+    assert "has code for" in _of_main([tmp_path / "main"], "of no library")
+
+
+def test_tiles_are_taken_where_linux_gives_them(tmp_path: Path) -> None:
+    targets, x = ["llvm", "llvm -mcpu=sapphirerapids"], torch.zeros(4, 300)
+    artifact = dycl_tvm.build(nn.Linear(300, 512), (x,), target=targets, accuracy="bf16")
+    files = [artifact.export_library(tmp_path / "net.so"), artifact.save_params(tmp_path / "net.params")]
+    amx = levels_of(read_trailer(files[0]))[1]["target"]
+    assert "amx_tile" in amx["cpu_flags"]
+    for tiles, best in (("with", CPUS[0] if why_not_here(amx) else amx["mcpu"]), ("without", CPUS[0])):
+        done = subprocess.run([sys.executable, "-c", _WITHOUT_TILES, *files, tiles], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == best
 
 
 def test_portable() -> None:
     check_levels([machine_of(resolve_targets(t).target) for t in ("llvm -mcpu=x86-64", "llvm", "llvm -mcpu=skylake-avx512")])
-    resolved = resolve_targets("portable -glibc=2.31")
-    assert (resolved.mcpu, [str(t.attrs["mcpu"]) for t in resolved.better], resolved.glibc) == (CPUS[0], ["cascadelake"], "2.31")
+    for text in ("portable -glibc=2.31", '["llvm -glibc=2.31", {"kind": "llvm", "mcpu": "cascadelake", "glibc": "2.31"}]'):
+        resolved = resolve_targets(text)
+        assert (resolved.mcpu, [str(t.attrs["mcpu"]) for t in resolved.better], resolved.glibc) == (CPUS[0], ["cascadelake"], "2.31")
+        assert resolved.spec == text
+    resolved = resolve_targets("portable -mtriple=aarch64-linux-gnu")
+    assert (resolved.machine, resolved.mcpu, resolved.better) == ("aarch64", "", ())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +271,15 @@ def test_portable() -> None:
         (["llvm", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"], "one kind of machine"),
         (["llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a57", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"], "x86-64 only"),
         (["llvm -mcpu=cascadelake", "llvm -mcpu=haswell"], "lacks .*avx512bw"),
-        (["llvm -mcpu=x86-64-v3", "llvm -mcpu=sapphirerapids"], "cannot ask for amx"),
+        (["llvm -mcpu=x86-64-v2", "llvm -mcpu=bdver4", "llvm -mcpu=cascadelake", "llvm -mcpu=bdver2"], "put the better CPU behind"),
+        (["llvm -mcpu=bdver4", "llvm -mcpu=x86-64-v3"], "lacks fma4, sse4a, tbm, xop"),
+        (["llvm -mcpu=haswell -mattr=-avx2", "llvm -mcpu=haswell"], "two are haswell"),
+        (["llvm", "llvm -mattr=+avx512f"], "has none; write its -mcpu"),
+        (["llvm -mattr=+avx2", "llvm -mcpu=cascadelake"], "has none; write its -mcpu"),
+        (["portable", "llvm -mcpu=icelake-server"], "a target by itself"),
+        ({"kind": "cuda", "arch": "sm_90", "host": "portable"}, "a target by itself"),
+        ("portable -mcpu=haswell", "leave out -mcpu"),
+        ('["llvm",', "like JSON"),
         (["llvm", "llvm -mcpu=skylake-avx512", "llvm -mcpu=haswell"], "put the better CPU behind"),
         (["llvm", "llvm"], "put the better CPU behind"),
         ([], "a list of CPUs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import dycl_tvm
 from dycl_tvm.frontend.python import stage
@@ -54,3 +55,24 @@ def test_a_path_is_compared_at_the_sizes_that_lead_there() -> None:
     noise = torch.Generator().manual_seed(0)
     assert all(draw_sizes(graph, noise, SizesOfBlocks(graph).spans(graph.blocks[1]))[0] <= 2 for _ in range(50))
     dycl_tvm.build(flat, (torch.ones(4, 4),), **options)
+
+
+def test_rows_that_no_kernel_has_computed_are_nothing_to_compare_with() -> None:
+    """The second layer finds them in memory, and in ATen they would spoil the rows that count."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0) for _ in range(2))
+            self.last = nn.Linear(32, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+                p = torch.softmax(self.last(x[:, 0]), -1)
+                if p.max() > 0.6:
+                    return p
+            return p
+
+    dycl_tvm.build(Layers().eval(), (torch.zeros(1, 6, 32),), dynamic_shapes={"x": {1: Dim("T", min=1, max=12)}})

@@ -154,8 +154,8 @@ class Profile:
         self._block_of: list[int] = [call["block"] for call in metadata["calls"]]
 
     def is_of(self, metadata: dict[str, Any]) -> bool:
-        """Return whether this is a profile of the very build that these metadata are of."""
-        return all(self.metadata[part] == metadata[part] for part in ("fingerprint", "code"))
+        """Return whether this is a profile of the very build that these metadata are of, and of its code for the same CPU."""
+        return all(self.metadata[part] == metadata[part] for part in ("fingerprint", "code", "kernels"))
 
     # -- taking runs in ------------------------------------------------------------------------------------------------
 
