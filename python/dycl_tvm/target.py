@@ -363,11 +363,16 @@ def _native_cpu() -> dict[str, Any]:
     LLVM knows the models of its day, and a virtual machine may hide features of the CPU, or show another model's number.
     """
     config: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())}
-    named = {str(f) for f in tvm_ffi.get_global_func("target.llvm_get_cpu_features")(tvm.target.Target(config))}
-    here = cpu_flags()
-    differing = [(f, flag in here) for f, flag in CPU_FEATURES.get(native_machine(), {}).items() if (flag in here) != (f in named)]
-    if differing:
-        config["mattr"] = [("+" if has else "-") + feature for feature, has in differing]
+    here, known = cpu_flags(), CPU_FEATURES.get(native_machine(), {})
+
+    def named() -> set[str]:
+        return {str(f) for f in tvm_ffi.get_global_func("target.llvm_get_cpu_features")(tvm.target.Target(config))}
+
+    if shown := [f"+{feature}" for feature in known.keys() - named() if known[feature] in here]:
+        config["mattr"] = sorted(shown)
+    # LLVM switches on with a feature what it needs, and off what needs it
+    if hidden := [f"-{feature}" for feature in known.keys() & named() if known[feature] not in here]:
+        config["mattr"] = [*config.get("mattr", []), *sorted(hidden)]
     return config
 
 

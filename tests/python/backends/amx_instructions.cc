@@ -129,8 +129,7 @@ bool Quads() {
   for (int i = 0; i < m; ++i)
     for (int k = 0; k < 4 * words; ++k) a[static_cast<size_t>(i * 4 * words + k)] = left(i, k);
   for (int k = 0; k < 4 * words; ++k)
-    for (int j = 0; j < n; ++j)
-      b[static_cast<size_t>(k / 4 * 4 * n + 4 * j + k % 4)] = right(k, j);
+    for (int j = 0; j < n; ++j) b[static_cast<size_t>(k / 4 * 4 * n + 4 * j + k % 4)] = right(k, j);
   for (int i = 0; i < m * n; ++i) sums[static_cast<size_t>(i)] = start(i / n);
   Config(m, words, n).Load();
   LoadSums(sums.data(), 4 * n);
