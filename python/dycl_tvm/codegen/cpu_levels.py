@@ -25,7 +25,8 @@ _ASKED_AS = {
     "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd",
     "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx512ifma": "avx512ifma",
     "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2", "avx512_bitalg": "avx512bitalg",
-    "avx512_vpopcntdq": "avx512vpopcntdq", "avx_vnni": "avxvnni",
+    "avx512_vpopcntdq": "avx512vpopcntdq", "avx_vnni": "avxvnni", "gfni": "gfni", "sse4a": "sse4a", "xop": "xop",
+    "fma4": "fma4", "tbm": "tbm",
 }  # fmt: skip
 
 

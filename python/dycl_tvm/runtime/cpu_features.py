@@ -12,10 +12,17 @@ CPU_FEATURES = {
         "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avx512ifma": "avx512ifma",
         "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg",
         "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
-        "amx-int8": "amx_int8",
+        "amx-int8": "amx_int8", "gfni": "gfni", "sse4a": "sse4a", "xop": "xop", "fma4": "fma4", "tbm": "tbm",
     },
     "aarch64": {
         "fullfp16": "asimdhp", "dotprod": "asimddp", "lse": "atomics", "rdm": "asimdrdm", "sve": "sve", "sve2": "sve2",
         "i8mm": "i8mm", "bf16": "bf16", "fp16fml": "asimdfhm",
     },
 }  # fmt: skip
+
+#: LLVM's names of features of which Linux says nothing in /proc/cpuinfo, so that no loader can ask for them, and which LLVM uses by itself
+#: where a CPU has them: kernels are compiled without.
+UNSEEN_FEATURES = (
+    "avx10.2", "avxifma", "avxneconvert", "avxvnniint8", "avxvnniint16", "cmpccxadd", "movrs",
+    "egpr", "ndd", "nf", "ccmp", "ppx", "push2pop2", "zu",
+)  # fmt: skip
