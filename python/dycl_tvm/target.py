@@ -192,6 +192,7 @@ def resolve_target(target: TargetLike, host: TargetLike | None = None) -> Resolv
         resolved = tvm.target.Target(resolved, host_target)
     mcpu, triple = str(host_target.attrs.get("mcpu", "")), _triple(host_target)
     _check_cpu(mcpu, triple)
+    _check_features([str(f) for f in host_target.attrs.get("mattr", [])], triple)
     glibc = glibc or host_glibc
     if glibc and triple.startswith("aarch64") and int(glibc.partition(".")[2]) < 17:
         raise TargetError(f"there is no glibc {glibc} for aarch64, which began with 2.17")
@@ -271,7 +272,10 @@ def _from_string(text: str) -> tvm.target.Target:
     if head == "portable":
         raise TargetError("'portable' is several CPUs, and so a target by itself: no host, and none of a list")
     if head == "native":
-        return _from_dict({**_native_cpu(), **_parse_options("llvm", options, text)})
+        given = _parse_options("llvm", options, text)
+        if given.get("mcpu", "native") != "native":
+            raise TargetError(f"target {text!r}: 'native' is this CPU, and -mcpu={given['mcpu']} is another; say 'llvm' for it")
+        return _from_dict({**given, "kind": "llvm", "mcpu": "native"})
     if head in set(known_tags()):
         overrides = _parse_options(str(tvm.target.Target(head).kind.name), options, text)
         return _from_dict({"tag": head, **overrides})
@@ -341,7 +345,7 @@ def _from_dict(config: dict[str, Any]) -> tvm.target.Target:
     if kind not in _kinds():
         raise TargetError(f"unknown target kind {kind!r}{_near(str(kind), _kinds())}; kinds are {', '.join(sorted(_kinds()))}")
     if config.get("mcpu") == "native":
-        config = {**config, **_native_cpu()}
+        config = _on_this_cpu(config)
     if kind == "cuda" and tag is None and not config.get("arch"):
         # TVM would quietly take sm_50 on a machine without a GPU.
         raise TargetError('a cuda target needs the GPU\'s architecture: "cuda -arch=sm_72", or a tag such as "nvidia/jetson-agx-xavier"')
@@ -355,6 +359,16 @@ def _from_dict(config: dict[str, Any]) -> tvm.target.Target:
         return made
     except (ValueError, TypeError, RuntimeError) as err:
         raise TargetError(f"TVM does not accept the target {config}: {err}") from err
+
+
+def _on_this_cpu(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a target for this CPU with what the user says of its features, which come last and so hold."""
+    machine = _machine(str(config.get("mtriple") or _system_triple()))
+    if machine != native_machine():
+        raise TargetError(f"'native' is this CPU, of {native_machine()}, and {config['mtriple']} is another machine: name its CPU")
+    cpu = _native_cpu()
+    features = [*cpu.pop("mattr", []), *config.get("mattr", [])]
+    return {**config, **cpu, **({"mattr": features} if features else {})}
 
 
 def _native_cpu() -> dict[str, Any]:
@@ -425,6 +439,17 @@ def _check_cpu(mcpu: str, triple: str) -> None:
     if not tvm_ffi.get_global_func("target.llvm_is_valid_cpu")(mcpu, triple):
         names = tvm_ffi.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
         raise TargetError(f"LLVM knows no CPU {mcpu!r} of {_machine(triple)}{_near(mcpu, [str(n) for n in names])}")
+
+
+def _check_features(features: Sequence[str], triple: str) -> None:
+    """Refuse what LLVM would leave out with no more than a line on the terminal, or take for its contrary: a name without a sign."""
+    names = tvm_ffi.get_global_func("target.llvm_get_cpu_features")
+    for feature in features:
+        sign, name = feature[:1], feature[1:]
+        if sign not in ("+", "-"):
+            raise TargetError(f"-mattr is a list of features, each with + or - before it; {feature!r} has none")
+        if name not in map(str, names(tvm.target.Target({"kind": "llvm", "mtriple": triple, "mattr": [f"+{name}"]}))):
+            raise TargetError(f"LLVM knows no feature {name!r} of {_machine(triple)}")
 
 
 def _kinds() -> set[str]:

@@ -9,10 +9,11 @@ import pytest
 import tvm
 import tvm_ffi
 
-from dycl_tvm.codegen.machine import machine_of
+from dycl_tvm.backends.tir_cpu.words.machine import for_compiler, machine_of
+from dycl_tvm.codegen.machine import machine_of as host_machine
 from dycl_tvm.compile import has_amx
 from dycl_tvm.errors import TargetError, UsageError
-from dycl_tvm.runtime.cpu_features import CPU_FEATURES
+from dycl_tvm.runtime.cpu_features import CPU_FEATURES, UNSEEN_FEATURES
 from dycl_tvm.runtime.trailer import cpu_flags
 from dycl_tvm.target import check_buildable, hint, known_tags, native_machine, resolve_target
 
@@ -106,10 +107,53 @@ def test_native_is_what_linux_shows(model: str, hidden: set[str], shown: set[str
     )
     flags = (cpu_flags() | {"avx2", "fma"} | shown) - hidden
     monkeypatch.setattr("dycl_tvm.target.cpu_flags", lambda: flags)
-    needed = set(machine_of(resolve_target("native").target).cpu_flags)
+    needed = set(host_machine(resolve_target("native").target).cpu_flags)
     known = set(CPU_FEATURES["x86_64"].values())
     # LLVM switches off what needs a feature that is not there
     assert needed <= flags and shown <= needed and (hidden or needed == flags & known)
+
+
+def test_what_is_said_of_the_features_of_this_cpu_holds() -> None:
+    """It replaced what Linux shows, or was dropped."""
+    feature = "avx2" if native_machine() == "x86_64" else "neon"
+    plain = [str(f) for f in resolve_target("native").target.attrs.get("mattr", [])]
+    asked: tuple[Any, ...] = (
+        f"native -mattr=-{feature}", f"llvm -mcpu=native -mattr=-{feature}", {"kind": "llvm", "mcpu": "native", "mattr": [f"-{feature}"]}
+    )  # fmt: skip
+    for target in asked:
+        assert list(map(str, resolve_target(target).target.attrs["mattr"])) == [*plain, f"-{feature}"]
+    with pytest.raises(TargetError, match="'native' is this CPU, and -mcpu=haswell is another"):
+        resolve_target("native -mcpu=haswell")
+    other = "aarch64-linux-gnu" if native_machine() == "x86_64" else "x86_64-linux-gnu"
+    with pytest.raises(TargetError, match=f"'native' is this CPU, of {native_machine()}, and {other} is another machine"):
+        resolve_target(f"native -mtriple={other}")
+
+
+def test_features_have_a_sign_and_are_known() -> None:
+    """LLVM takes a name without a sign for one that is switched off, and passes over those that it does not know."""
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids -mattr="
+    with pytest.raises(TargetError, match="'amx-int8' has none"):
+        resolve_target(target + "+avx2,amx-int8")
+    with pytest.raises(TargetError, match="LLVM knows no feature 'nonsense' of x86_64"):
+        resolve_target(target + "-nonsense")
+
+
+@pytest.mark.parametrize("mcpu", ["diamondrapids", "arrowlake"])
+def test_kernels_use_nothing_that_no_loader_can_ask_for(mcpu: str) -> None:
+    """Linux shows no AVX10.2: code with it was taken for one that runs here, and ended the process."""
+    target = resolve_target(f"llvm -mtriple=x86_64-linux-gnu -mcpu={mcpu}").target
+    has = tvm_ffi.get_global_func("target.target_has_feature")
+    assert any(has(feature, target) for feature in UNSEEN_FEATURES)
+    compiled = for_compiler(target)
+    assert not any(has(feature, compiled) for feature in UNSEEN_FEATURES)
+    assert machine_of(compiled) == machine_of(target)
+
+
+def test_instructions_that_compilers_use_by_themselves_are_asked_for() -> None:
+    flags = {
+        mcpu: host_machine(resolve_target(f"llvm -mtriple=x86_64-linux-gnu -mcpu={mcpu}").target).cpu_flags for mcpu in ("bdver4", "znver4")
+    }
+    assert {"xop", "fma4", "tbm", "sse4a"} <= set(flags["bdver4"]) and {"sse4a", "gfni"} <= set(flags["znver4"])
 
 
 def test_host_given_apart() -> None:

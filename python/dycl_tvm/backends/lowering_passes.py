@@ -22,8 +22,9 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 
 from dycl_tvm.backends.front import has_front
 from dycl_tvm.backends.tir_cpu.front import skip_behind
+from dycl_tvm.backends.tir_cpu.words import amx
 from dycl_tvm.backends.tir_cpu.words.loops import SCHEDULED
-from dycl_tvm.backends.tir_cpu.words.machine import with_whole_vectors
+from dycl_tvm.backends.tir_cpu.words.machine import for_compiler
 from dycl_tvm.backends.tir_cuda.grid import with_grids
 
 _NAME = "dycl"
@@ -33,7 +34,7 @@ _REFUSED = StringImm("a kernel was called with arguments that it was not made fo
 def compile_kernels(functions: dict[str, Any], target: tvm.target.Target) -> Any:
     """Compile scheduled PrimFuncs by their symbols; return the module of them."""
     _register()
-    built = tvm.compile(tvm.IRModule(functions), target=with_whole_vectors(target), tir_pipeline=_NAME)
+    built = tvm.compile(tvm.IRModule(functions), target=for_compiler(target), tir_pipeline=_NAME)
     return getattr(built, "mod", built)
 
 
@@ -101,12 +102,17 @@ def _compaction(compact: Any) -> Any:
     """Return the pass that makes memory of a kernel's own as small as what is touched of it.
 
     Kernels of families take what they need, and of loops that ask sizes of the call that pass does not see more; but it looks for long.
+    Of tiles it sees where they begin, and where it finds no bound for that, the size that it writes names a variable of a loop.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="dycl.CompactBufferAllocation")
     def run(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
-        exact = all(has_front(fn) and SCHEDULED in fn.attrs for _, fn in mod.functions_items())
-        return mod if exact else compact(mod)
+        functions = dict(mod.functions_items())
+        others = {gv: fn for gv, fn in functions.items() if not (amx.used_by([fn]) or (has_front(fn) and SCHEDULED in fn.attrs))}
+        if not others:
+            return mod
+        compacted = compact(tvm.IRModule(others, attrs=mod.attrs))
+        return tvm.IRModule({**functions, **dict(compacted.functions_items())}, attrs=mod.attrs)
 
     return run
 

@@ -20,3 +20,10 @@ CPU_FEATURES = {
         "i8mm": "i8mm", "bf16": "bf16", "fp16fml": "asimdfhm",
     },
 }  # fmt: skip
+
+#: LLVM's names of features of which Linux says nothing in /proc/cpuinfo, so that no loader can ask for them, and which LLVM uses by itself
+#: where a CPU has them: kernels are compiled without.
+UNSEEN_FEATURES = (
+    "avx10.2", "avxifma", "avxneconvert", "avxvnniint8", "avxvnniint16", "cmpccxadd", "movrs",
+    "ndd", "nf", "ccmp", "ppx", "push2pop2", "zu",
+)  # fmt: skip

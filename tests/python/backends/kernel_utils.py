@@ -14,6 +14,7 @@ import pytest
 import tvm
 from hypothesis import strategies as st
 
+from dycl_tvm.backends.lowering_passes import compile_kernels
 from dycl_tvm.backends.tir_cpu.words.machine import Machine, machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue, Tensor
 from dycl_tvm.codegen import machine as cpu
@@ -97,7 +98,7 @@ class Kernel:
     """A compiled kernel."""
 
     def __init__(self, fn: Any, target: Any = AVX2) -> None:
-        self.module = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), target=target)
+        self.module = tvm.runtime.Executable(compile_kernels({"main": fn.with_attr("global_symbol", "main")}, target))
         self.run = self.module["main"]
         self.target = target
 

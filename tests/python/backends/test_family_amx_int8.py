@@ -111,6 +111,15 @@ def test_random_convolutions(window: Any, c: int, o: int, stride: int, border: i
         check_conv(amx_conv.FAMILY, work, plans[choice % len(plans)], TARGET)
 
 
+@CPU
+def test_one_row_of_each_band_and_an_odd_number_of_tiles() -> None:
+    """No bound is found for where a tile begins; the size of the copy then named a variable of a loop, and that did not compile."""
+    work = conv(TARGET, 1, 5, 16, (32, 41), (1, 1), (2, 1), (0, 0, 0, 0), 1, 1)
+    check_conv(
+        amx_conv.FAMILY, work, amx_conv.AmxConvPlan(0.0, **{"high": 2, "wide": 1, "flat": 0, "output_parts": 1, "parts": 16}), TARGET
+    )
+
+
 # ---- who gets it -----------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import tvm
 import tvm_ffi
 
+from dycl_tvm.runtime.cpu_features import UNSEEN_FEATURES
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -99,12 +101,17 @@ def machine_of(target: tvm.target.Target) -> Machine:
     return _MACHINES["sse"]
 
 
-def with_whole_vectors(target: tvm.target.Target) -> tvm.target.Target:
-    """Return a target whose compiler uses whole vectors where it makes them itself, as kernels do where they name them.
+def for_compiler(target: tvm.target.Target) -> tvm.target.Target:
+    """Return a target as LLVM is given it: with whole vectors, as kernels name them, and without what no loader can ask for.
 
     For Intel's CPUs LLVM prefers vectors of 256 bits, for the sake of programs with few vectors, which a lower clock would hurt.
     """
-    if str(target.kind) != "llvm" or machine_of(target).isa != "avx512":
+    if str(target.kind) != "llvm" or str(target.attrs.get("mtriple", "x86_64")).split("-")[0] not in ("x86_64", "amd64"):
+        return target
+    has_feature = tvm_ffi.get_global_func("target.target_has_feature")
+    unwanted = [feature for feature in ("prefer-256-bit", *UNSEEN_FEATURES) if has_feature(feature, target)]
+    if not unwanted:
         return target
     attributes = {str(key): value for key, value in target.attrs.items()}
-    return tvm.target.Target({**attributes, "kind": "llvm", "mattr": [*map(str, attributes.get("mattr", [])), "-prefer-256-bit"]})
+    mattr = [*map(str, attributes.get("mattr", [])), *("-" + feature for feature in unwanted)]
+    return tvm.target.Target({**attributes, "kind": "llvm", "mattr": mattr})
