@@ -19,8 +19,8 @@ from typing import Any, Union
 import tvm
 import tvm_ffi
 
+from dycl_tvm.cpu_features import CPU_FEATURES
 from dycl_tvm.errors import TargetError
-from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.trailer import cpu_flags
 
 #: What ``build(target=...)`` takes.

@@ -12,8 +12,8 @@ import tvm_ffi
 from dycl_tvm.backends.tir_cpu.words.machine import for_compiler, machine_of
 from dycl_tvm.codegen.machine import machine_of as host_machine
 from dycl_tvm.compile import has_amx
+from dycl_tvm.cpu_features import CPU_FEATURES, UNSEEN_FEATURES
 from dycl_tvm.errors import TargetError, UsageError
-from dycl_tvm.runtime.cpu_features import CPU_FEATURES, UNSEEN_FEATURES
 from dycl_tvm.runtime.trailer import cpu_flags
 from dycl_tvm.target import check_buildable, hint, known_tags, native_machine, resolve_target
 

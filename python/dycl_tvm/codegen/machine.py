@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dycl_tvm.runtime.cpu_features import CPU_FEATURES
+from dycl_tvm.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.trailer import canonical_arch, why_not_here
 
 

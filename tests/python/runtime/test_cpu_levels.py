@@ -21,9 +21,9 @@ from tvm import rpc
 import dycl_tvm
 from dycl_tvm.cli.main import main
 from dycl_tvm.codegen import check_levels, machine_of, toolchain
+from dycl_tvm.cpu_features import CPU_FEATURES
 from dycl_tvm.deploy import RemoteModule
 from dycl_tvm.errors import TargetError, UsageError
-from dycl_tvm.runtime.cpu_features import CPU_FEATURES
 from dycl_tvm.runtime.params import read_params
 from dycl_tvm.runtime.trailer import cpu_flags, levels_of, read_trailer, this_arch, why_not_here
 from dycl_tvm.target import resolve_targets

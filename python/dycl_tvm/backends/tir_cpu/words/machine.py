@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import tvm
 import tvm_ffi
 
-from dycl_tvm.runtime.cpu_features import UNSEEN_FEATURES
+from dycl_tvm.cpu_features import UNSEEN_FEATURES
 
 
 @dataclass(frozen=True)
