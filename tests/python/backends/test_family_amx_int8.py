@@ -49,7 +49,7 @@ def test_products(work: Dense, tiles: Any) -> None:
 
 
 @CPU
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.integers(2, 40), st.integers(1, 70), st.integers(1, 200), st.integers(0, 3))
 def test_random_products(batch: int, m: int, n: int, k: int, choice: int) -> None:
     work = dense(batch, m, n, k)
@@ -82,10 +82,9 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 @CPU
-@pytest.mark.parametrize("border", [0, 200])
 @pytest.mark.parametrize("name", CASES)
-def test_convolutions(name: str, border: int) -> None:
-    work = replace(conv(TARGET, 1, *CASES[name]), border=border)
+def test_convolutions(name: str) -> None:
+    work = replace(conv(TARGET, 1, *CASES[name]), border=len(name))
     plans = amx_conv.FAMILY.plans(work, MACHINE)
     for plan in (plans[0], plans[-1]):
         check_conv(amx_conv.FAMILY, work, plan, TARGET)
@@ -102,7 +101,7 @@ def test_convolutions_of_few_channels_read_planes() -> None:
 
 
 @CPU
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(windows(), st.integers(1, 70), st.integers(1, 40), st.integers(1, 2), st.integers(0, 255), st.integers(0, 11))
 def test_random_convolutions(window: Any, c: int, o: int, stride: int, border: int, choice: int) -> None:
     size, kernel, padding, dilation = window

@@ -28,7 +28,6 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
     even_rows,
     factors_of,
     release,
-    scratch,
 )
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES
 from dycl_tvm.backends.tir_cpu.words.convolution import Problem, narrow_groups, problem
@@ -203,8 +202,8 @@ class _AmxEmitter(PaddedCopy):
             self.pitch = self.columns.extent
             # the last tile may reach beyond the last position, and the words of the last one overlap nothing
             beyond = (self.tiles.rows - 1) * self.columns.step * window.words + factors.words
-            self.copy = scratch((factors.planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
-            self.sums = scratch((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), factors.sums)
+            self.copy = T.alloc_buffer((factors.planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
+            self.sums = T.alloc_buffer((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), factors.sums)
             self.tiles.configure()
             self.groups(out_part, out_parts, -(-p.outputs // plan.wide))
             release()

@@ -25,7 +25,6 @@ from dycl_tvm.backends.tir_cpu.words.amx import (
     even_rows,
     factors_of,
     release,
-    scratch,
     shapes,
 )
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES
@@ -157,8 +156,8 @@ def _body(
     seconds = _seconds(work, machine, high, wide, factors)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
-        left = scratch((planes, steps, together * high * rows, words), "int32")
-        sums = scratch((high * rows, wide * LANES), factors.sums)
+        left = T.alloc_buffer((planes, steps, together * high * rows, words), "int32")
+        sums = T.alloc_buffer((high * rows, wide * LANES), factors.sums)
         tiles.configure()
         first, end = part * blocks // row_pieces, (part + 1) * blocks // row_pieces
         if -(-blocks // row_pieces) <= together:

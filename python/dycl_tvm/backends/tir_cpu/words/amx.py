@@ -95,7 +95,7 @@ class Factors(ABC):
     @property
     def columns(self) -> int:
         """Elements of the packed array in a row of a right tile."""
-        return LANES * self.elements if self.packed == self.plain == "int8" else LANES
+        return LANES * self.elements if self.packed == "int8" else LANES
 
     @property
     def products(self) -> list[tuple[int, int]]:
@@ -245,17 +245,6 @@ def used_by(kernels: Iterable[Any]) -> tuple[str, ...]:
 def amx_func(factors: Factors, buffers: Sequence[tuple[str, Sequence[int], str]], body: Callable[..., None]) -> Any:
     """Return a PrimFunc whose body may use tiles of such factors."""
     return func_with(factors.functions(), factors.features, buffers, body)
-
-
-def scratch(shape: Sequence[int], dtype: str) -> Any:
-    """Return a buffer that tiles are loaded from or stored to.
-
-    TVM makes a buffer as small as the elements that it sees used, and of a tile it sees the first one: so the ends are used here.
-    """
-    buffer = T.alloc_buffer(tuple(shape), dtype)
-    for end in ([0] * len(shape), [extent - 1 for extent in shape]):
-        store(buffer, end, tirx.const(0, dtype))
-    return buffer
 
 
 def _emit(name: str, *args: Any) -> None:
