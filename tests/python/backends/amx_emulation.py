@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
 
 from dycl_tvm.runtime.trailer import cpu_flags
 
@@ -23,6 +24,8 @@ HERE = Path(__file__).parent
 CPU = pytest.mark.skipif(
     "avx512_bf16" not in cpu_flags() or shutil.which("g++") is None, reason="this CPU has no AVX512-BF16, or there is no g++"
 )
+#: What :data:`CPU` asks for, and tiles; a CPU with tiles has more, which some that run the emulator lack.
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "mattr": ["+amx-tile", "+amx-int8", "+amx-bf16"]})
 _FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-mfma")
 
 

@@ -1,10 +1,9 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 // AMX for CPUs that have none, for tests: SIGILL at an AMX instruction decodes it, does what
 // Intel's manual (SDM, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TILERELEASE,
-// TDPBF16PS, TDPBUSD) says it does, and goes on behind it. Tiles are a state of the thread, as on a
-// CPU. What a CPU would refuse
-// (#UD, #GP) ends the process with a message. Loaded by LD_PRELOAD it also answers the process's
-// question for the registers, which Linux refuses on such a CPU.
+// TDPBF16PS, TDPBUSD) says it does, and goes on behind it. Tiles are a state of the thread, as on
+// a CPU. What a CPU would refuse (#UD, #GP) ends the process with a message. Loaded by LD_PRELOAD
+// it also answers the process's question for the registers, which Linux refuses on such a CPU.
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from amx_emulation import CPU, emulated
+from amx_emulation import CPU, TARGET, emulated
 from bf16_utils import CASES, Checker, array, check, conv, matmul, typed, workloads
 from halves_utils import EACH, check_conv
 from hypothesis import given, settings
@@ -30,8 +30,6 @@ from dycl_tvm.backends.tir_cpu.words.workload import HALF, Conv2D, Dense
 from dycl_tvm.errors import UsageError
 from dycl_tvm.runtime.trailer import cpu_flags
 
-#: What :data:`CPU` asks for, and tiles; a CPU with tiles has more, which some that run the emulator lack.
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "mattr": ["+amx-tile", "+amx-int8", "+amx-bf16"]})
 MACHINE = machine_of(TARGET)
 CHECKER = Checker(amx_dense.FAMILY, amx_conv.FAMILY, TARGET)
 SPLIT = Checker(amx_dense.FAMILY, amx_conv.FAMILY, TARGET, "bf16x3")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from amx_emulation import CPU, emulated
+from amx_emulation import CPU, TARGET, emulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_utils import check_conv, check_dense, conv, dense, numbers
@@ -23,7 +23,6 @@ from dycl_tvm.backends.tir_cpu.select import Selector
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Dense
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "mattr": ["+amx-tile", "+amx-int8", "+amx-bf16"]})
 MACHINE = machine_of(TARGET)
 
 

@@ -20,13 +20,14 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words import bf16
 from dycl_tvm.backends.tir_cpu.words.amx import (
+    FACTORS,
     ROWS,
     Factors,
     Tiles,
     amx_func,
+    can_multiply,
     cycles_per_second,
     even_rows,
-    factors_of,
     release,
 )
 from dycl_tvm.backends.tir_cpu.words.bf16 import LANES
@@ -71,23 +72,24 @@ class _AmxConv:
         [] unless tiles take the factors, images are packed (the input may be planes of bytes), groups are whole blocks of channels, and
         there are several positions.
         """
-        factors = factors_of(work.dtypes, machine, halves="xy")
-        if factors is None or not work.macs or work.y.block != LANES or not (work.x.block == LANES or has_planes(work)):
+        if not can_multiply(work.dtypes, machine, halves="xy") or not work.macs:
             return []
-        p = problem(in_blocks(work))
+        if work.y.block != LANES or not (work.x.block == LANES or has_planes(work)):
+            return []
+        p, factors = problem(in_blocks(work)), FACTORS[work.weights]
         if narrow_groups(in_blocks(work)) or p.rows.out * p.columns.out == 1:
             return []
         return sorted(_plans(p, machine, factors), key=lambda plan: (plan.seconds, plan.params))[:_MOST_PLANS]
 
     def packed(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Tensor:
         """Return (blocks of outputs of all groups, steps of the sum, planes, words of a step, outputs of a block)."""
-        p, factors = problem(in_blocks(work)), _factors(work, machine)
+        p, factors = problem(in_blocks(work)), FACTORS[work.weights]
         window = _window(p, factors)
         return Tensor((p.groups * p.outputs, window.steps, factors.planes, window.step, factors.columns), factors.packed)
 
     def pack(self, work: Conv2D, plan: AmxConvPlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (O, I / groups, KH, KW), words)."""
-        p, factors, packed = problem(in_blocks(work)), _factors(work, machine), self.packed(work, plan, machine)
+        p, factors, packed = problem(in_blocks(work)), FACTORS[work.weights], self.packed(work, plan, machine)
         window, (blocks, _, _, words, columns) = _window(p, factors), packed.physical
 
         def body(weights: Any, packed: Any) -> None:
@@ -110,7 +112,7 @@ class _AmxConv:
 
     def kernel(self, work: Conv2D, plan: AmxConvPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x, words, operands of the epilogue, y)."""
-        buffers, factors = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y), _factors(work, machine)
+        buffers, factors = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y), FACTORS[work.weights]
         emitter = _FromPlanes if has_planes(work) else _AmxEmitter
 
         def body(x: Any, weights: Any, *rest: Any) -> None:
@@ -120,13 +122,6 @@ class _AmxConv:
 
 
 FAMILY = _AmxConv()
-
-
-def _factors(work: Conv2D, machine: Machine) -> Factors:
-    """Return the factors of a workload that has plans."""
-    factors = factors_of(work.dtypes, machine, halves="xy")
-    assert factors is not None
-    return factors
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words import bf16
 from dycl_tvm.backends.tir_cpu.words.amx import (
+    FACTORS,
     ROWS,
     Factors,
     Tiles,
     amx_func,
+    can_multiply,
     cycles_per_second,
     even_rows,
-    factors_of,
     release,
     shapes,
 )
@@ -58,9 +59,9 @@ class _AmxDense:
 
     def plans(self, work: Dense, machine: Machine) -> list[AmxDensePlan]:
         """Return tile choices, best estimate first; [] unless tiles take the factors, there are rows, and the right side is one weight."""
-        factors = factors_of(work.dtypes, machine)
-        if factors is None or not (work.constant and work.shared and work.macs and work.batch * work.m > 1):
+        if not (can_multiply(work.dtypes, machine) and work.constant and work.shared and work.macs and work.batch * work.m > 1):
             return []
+        factors = FACTORS[work.dtypes.weights]
         found: dict[tuple[tuple[str, int], ...], AmxDensePlan] = {}
         for high, wide in shapes(_row_tiles(work), -(-work.n // LANES)):
             blocks, panels = -(-_row_tiles(work) // high), -(-work.n // (wide * LANES))
@@ -72,13 +73,13 @@ class _AmxDense:
 
     def packed(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Tensor:
         """Return (tiles of columns, steps of k, planes, words of a step, columns of a tile)."""
-        factors = _factors(work, machine)
+        factors = FACTORS[work.dtypes.weights]
         steps, words = _steps(work, factors)
         return Tensor((-(-work.n // LANES), steps, factors.planes, words, factors.columns), factors.packed)
 
     def pack(self, work: Dense, plan: AmxDensePlan, machine: Machine) -> Any:
         """Return the PrimFunc (weights (k, n), words)."""
-        packed, factors = self.packed(work, plan, machine), _factors(work, machine)
+        packed, factors = self.packed(work, plan, machine), FACTORS[work.dtypes.weights]
         tiles, steps, _, words, columns = packed.physical
 
         def body(w: Any, packed: Any) -> None:
@@ -98,7 +99,7 @@ class _AmxDense:
     def kernel(self, work: Dense, plan: AmxDensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), words, epilogue operands, y (batch, m, n))."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
-        factors = _factors(work, machine)
+        factors = FACTORS[work.dtypes.weights]
 
         def body(x: Any, w: Any, *rest: Any) -> None:
             _body(work, plan, machine, factors, epilogue, x, w, rest[:-1], rest[-1])
@@ -185,13 +186,6 @@ def _round(work: Dense, factors: Factors, x: Any, left: Any, row: Any, at: Any) 
     in_vectors(work.k, size, work.dtypes.x, lambda k: x[row_at(work, row, k)], rounded)
     for number in range(-(-work.k // size), steps * words // count):
         factors.fill(count, 0, lambda plane, values, number=number: put(number, plane, values))  # type: ignore[misc]
-
-
-def _factors(work: Dense, machine: Machine) -> Factors:
-    """Return the factors of a workload that has plans."""
-    factors = factors_of(work.dtypes, machine)
-    assert factors is not None
-    return factors
 
 
 def _steps(work: Dense, factors: Factors) -> tuple[int, int]:

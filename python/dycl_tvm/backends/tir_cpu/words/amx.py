@@ -191,20 +191,19 @@ class Quads(Factors):
             put(0, q, weight(q))
 
 
-#: Of the types of factors that are bfloat16, of how many each is the sum.
-_PLANES = {"bfloat16": 1, "bfloat16x3": 3}
+#: By the type of the weights of a workload that tiles compute.
+FACTORS: dict[str, Factors] = {"bfloat16": Pairs(1), "bfloat16x3": Pairs(3), "int8": Quads()}
 
 
-def factors_of(dtypes: DTypes, machine: Machine, halves: str = "") -> Factors | None:
-    """Return the factors of a workload, None if the CPU's tiles do not compute it.
+def can_multiply(dtypes: DTypes, machine: Machine, halves: str = "") -> bool:
+    """Whether the CPU's tiles compute with such types, of :data:`FACTORS`.
 
     ``halves`` are those of x and y that may be stored as bfloat16, where factors are one of it.
     """
     if takes_quads(dtypes):
-        return Quads() if machine.amx_int8 else None
-    planes = _PLANES.get(dtypes.weights, 0)
-    there = planes and has_tiles(machine) and takes(dtypes, halves if planes == 1 else "", dtypes.weights)
-    return Pairs(planes) if there else None
+        return machine.amx_int8
+    factors = FACTORS.get(dtypes.weights)
+    return isinstance(factors, Pairs) and has_tiles(machine) and takes(dtypes, halves if factors.planes == 1 else "", dtypes.weights)
 
 
 def _function(name: str, parameters: str, instruction: str) -> str:
