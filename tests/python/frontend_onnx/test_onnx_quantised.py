@@ -130,7 +130,8 @@ def test_a_network_of_a_quantiser_is_computed_in_bytes(dtype: Any, tmp_path: Pat
     joined = [v.type.dtype for o in ops if o.op in ("aten.cat.default", "aten.max_pool2d_with_indices.default") for v in o.operands()]
     assert set(joined) == {"uint8"}
     art = dycl_tvm.build(model, target="native")
-    assert art.report().families["int8"] == 3
+    families = art.report().families  # which of the two depends on the CPU
+    assert families.get("int8", 0) + families.get("amx", 0) == 3
     kernels = set(re.findall(r"__tvm_ffi_dycl_([a-z0-9]+)", art.source()))
     assert not kernels & {"pad", "pack", "unpack", "fused"}  # borders are the convolutions' own, and images of few channels are read plain
     art.export_library(tmp_path / "m.so")
