@@ -140,6 +140,9 @@ class _Window:
         Words of a step.
     steps : int
         Of the sum.
+    depth : int
+        Parts of a position's words that lie apart: a part is a step then, and those of all positions follow each other, so that left
+        tiles are lines of memory one after the other. 1 where steps go on from tap to tap.
     """
 
     words: int
@@ -147,11 +150,17 @@ class _Window:
     runs: int
     step: int
     steps: int
+    depth: int
 
     @property
     def run(self) -> int:
         """Words of a run."""
         return self.taps * self.words
+
+    @property
+    def part(self) -> int:
+        """Words of a part."""
+        return self.words // self.depth
 
 
 def _window(p: Problem, factors: Factors) -> _Window:
@@ -159,10 +168,17 @@ def _window(p: Problem, factors: Factors) -> _Window:
     # words of few channels overlap those of the next position, which is written later; with blocks of zeros there may be fewer steps
     least = min(factors.words, -(-p.channels // factors.elements)) if p.inputs == 1 else factors.words * p.inputs
     choices = [least] if least < factors.words else range(least, least + ROWS, factors.words)
-    run, step, words = min(
-        (-(-taps * words // step), step, words) for words in choices for step in range(1, ROWS + 1) if taps * words % step == 0
+
+    def depth(words: int, step: int) -> int:
+        return 1 if words % step or step % factors.words else words // step
+
+    run, _, step, words = min(
+        (taps * words // step, words > ROWS and depth(words, step) == 1, step, words)
+        for words in choices
+        for step in range(1, ROWS + 1)
+        if taps * words % step == 0
     )
-    return _Window(words, taps, p.columns.kernel // taps, step, p.rows.kernel * (p.columns.kernel // taps) * run)
+    return _Window(words, taps, p.columns.kernel // taps, step, p.rows.kernel * (p.columns.kernel // taps) * run, depth(words, step))
 
 
 def _flat_ever(p: Problem) -> bool:
@@ -186,18 +202,20 @@ class _AmxEmitter(PaddedCopy):
         y: Any,
     ) -> None:
         super().__init__(work, machine, epilogue, x, weights, operands, y)
-        self.plan, self.factors = plan, factors
+        self.plan, self.factors, self.window = plan, factors, _window(self.p, factors)
+        self.together = max(1, min(self.p.inputs, (self.window.part if self.window.depth > 1 else ROWS) // factors.words))
 
     def emit(self) -> None:
-        p, plan, window, factors = self.p, self.plan, _window(self.p, self.factors), self.factors
+        p, plan, window, factors = self.p, self.plan, self.window, self.factors
         parts, out_parts = plan.parts, plan.output_parts
-        self.window, self.tiles = window, _tiles(p, plan.high, plan.wide, plan.flat, parts, factors)
+        self.tiles = _tiles(p, plan.high, plan.wide, plan.flat, parts, factors)
         with parallel(p.images * out_parts * parts, self.machine, _work_seconds(p, self.machine, factors)) as piece:
             out_part = self.take(piece, parts, 1, 1)
             self.pitch = self.columns.extent
             # the last tile may reach beyond the last position, and the words of the last one overlap nothing
-            beyond = (self.tiles.rows - 1) * self.columns.step * window.words + factors.words
-            self.copy = T.alloc_buffer((factors.planes, self.rows.extent * self.pitch * window.words + beyond), "int32")
+            beyond = (self.tiles.rows - 1) * self.columns.step * window.part + factors.words
+            self.area = self.rows.extent * self.pitch
+            self.copy = T.alloc_buffer((factors.planes, self.area * window.words + beyond), "int32")
             self.sums = T.alloc_buffer((self.tiles.high * self.tiles.rows, self.tiles.wide * LANES), factors.sums)
             self.tiles.configure()
             self.groups(out_part, out_parts, -(-p.outputs // plan.wide))
@@ -205,8 +223,8 @@ class _AmxEmitter(PaddedCopy):
 
     def put(self, c: Any, i: Any, j: Any, values: Any = None) -> None:
         """See :class:`PaddedCopy`."""
-        words = self.factors.words
-        at = (i * self.pitch + j) * self.window.words + c * words
+        words, part = self.factors.words, self.window.part
+        at = (c * words // part * self.area + i * self.pitch + j) * part + c * words % part
 
         def put(plane: int, values: Any) -> None:
             store(self.copy, [plane, T.ramp(at, 1, words)], values)
@@ -248,14 +266,17 @@ class _AmxEmitter(PaddedCopy):
         """Emit ``count`` tiles of positions, the first of which is ``first`` in the band."""
         p, window, tiles = self.p, self.window, self.tiles
         tiles.clear(count, across)
-        with T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k, T.serial(0, window.run // window.step) as s:
-            step = (i * window.runs + k) * (window.run // window.step) + s
-            tap = i * p.rows.dilation * self.pitch + k * p.columns.dilation
-            left = [(self.start(first + t) + tap) * window.words + s * window.step for t in range(count)]
+        # the parts of a position, tap by tap; or the steps of a run
+        taps, steps = (window.taps, window.depth) if window.depth > 1 else (1, window.run // window.step)
+        with T.serial(0, p.rows.kernel) as i, T.serial(0, window.runs) as k, T.serial(0, taps) as l, T.serial(0, steps) as s:
+            step = ((i * window.runs + k) * taps + l) * steps + s
+            tap = i * p.rows.dilation * self.pitch + k * p.columns.dilation + l
+            apart = s * self.area * window.part if window.depth > 1 else s * window.step
+            left = [(self.start(first + t) + tap) * window.part + apart for t in range(count)]
             for x_plane, w_plane in self.factors.products:
                 tiles.step(
                     [T.address_of(self.copy[x_plane, at]) for at in left],
-                    4 * self.columns.step * window.words,
+                    4 * self.columns.step * window.part,
                     [T.address_of(self.weights[block + j, step, w_plane, 0, 0]) for j in range(across)],
                 )
         tiles.keep(count, across, self.sums)
@@ -304,7 +325,7 @@ class _AmxEmitter(PaddedCopy):
 class _FromPlanes(_AmxEmitter):
     """Writes a kernel that makes quads of the planes of its input."""
 
-    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+    def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
 
         def put(at: Any, width: int, quads: Any) -> None:
