@@ -110,7 +110,7 @@ class Checker:
         work = self.typed(work)
         packed = Kernel(family.pack(work, plan, machine))([w], family.packed(work, plan, machine).physical)
         kernel = Kernel(family.kernel(work, plan, machine, *([epilogue] if epilogue else [])), self.target)
-        return unpack(kernel([pack(x, 16), packed, *operands], work.y.physical), work.y)
+        return unpack(kernel([pack(x, work.x.block), packed, *operands], work.y.physical), work.y)
 
     def check_conv(self, work: Conv2D, plan: Any) -> None:
         x, weights = array(*work.x.shape), array(*work.weight_shape)

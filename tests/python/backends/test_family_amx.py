@@ -121,6 +121,11 @@ SEVERAL = {name: work for name, work in CASES.items() if name != "mostly_padding
     "odd_blocks": conv((40, 72), (6, 20), (3, 3), padding=(1, 1, 1, 1)),
     "even_window": conv((16, 16), (6, 7), (2, 2), stride=2),
     "long_rows": conv((32, 16), (3, 40), (1, 3), padding=(0, 1, 0, 1)),
+    "planes": conv((3, 40), (12, 37), (7, 7), stride=2, padding=(3, 3, 3, 3), plain=True),
+    "one_plane": conv((1, 16), (9, 7), (3, 3), padding=(1, 1, 1, 1), batch=2, plain=True),
+    "planes_apart": conv((4, 16), (9, 17), (1, 1), stride=2, plain=True),
+    "two_planes_far": conv((2, 16), (9, 21), (3, 3), dilation=2, plain=True),
+    "half_a_step": conv((48, 16), (5, 6), (3, 3)),
 }
 
 

@@ -5,7 +5,7 @@ A piece (a band of output positions of an image) rounds the input that it reache
 column, words of channels). A left tile is read from it in place: its rows are up to 16 output positions, one stride of the copy apart,
 and its columns go on from tap to tap along a row of the window. With stride 1 the positions may run over the ends of the rows (*flat*):
 what is computed there is dropped, and is often less than what tiles at the end of each row would leave empty.
-Integers of no more channels than a quad has are read in plain layout: the copy makes quads of their planes.
+Images of no more channels than a quad has are read in plain layout: the copy makes words of their planes.
 Error: see :mod:`amx`; of bfloat16 tested within 4e-3 of the largest output.
 """
 
@@ -38,7 +38,7 @@ from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.padded_copy import PaddedCopy
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.planes import each_quads, has_planes, in_blocks
+from dycl_tvm.backends.tir_cpu.words.planes import each_places, has_planes, in_blocks
 from dycl_tvm.backends.tir_cpu.words.storage import write
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
@@ -69,7 +69,7 @@ class _AmxConv:
     def plans(self, work: Conv2D, machine: Machine) -> list[AmxConvPlan]:
         """Return tile choices, best estimate first.
 
-        [] unless tiles take the factors, images are packed (the input may be planes of bytes), groups are whole blocks of channels, and
+        [] unless tiles take the factors, images are packed (the input may be planes), groups are whole blocks of channels, and
         there are several positions.
         """
         if not can_multiply(work.dtypes, machine, halves="xy") or not work.macs:
@@ -323,16 +323,20 @@ class _AmxEmitter(PaddedCopy):
 
 
 class _FromPlanes(_AmxEmitter):
-    """Writes a kernel that makes quads of the planes of its input."""
+    """Writes a kernel that makes words of the planes of its input."""
 
     def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
 
-        def put(at: Any, width: int, quads: Any) -> None:
-            place = i * self.pitch + at
-            store(self.copy, [0, T.ramp(place, 1, width) if width > 1 else place], quads)
+        def put_places(at: Any, width: int, channels: Sequence[Any]) -> None:
+            first, size = (i * self.pitch + at) * self.window.words, width * self.window.words
 
-        each_quads(self, i, begin, count, put)
+            def put(plane: int, words: Any) -> None:
+                store(self.copy, [plane, T.ramp(first, 1, size) if size > 1 else first], words)
+
+            self.factors.join(channels, width, put)
+
+        each_places(self, i, begin, count, put_places)
 
 
 # ---- choice of tiles -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from dycl_tvm.backends.tir_cpu.words.int8 import (
 )
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
-from dycl_tvm.backends.tir_cpu.words.planes import each_quads, has_planes, in_blocks
+from dycl_tvm.backends.tir_cpu.words.planes import each_places, has_planes, in_blocks, quads
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Conv2D, Epilogue, Tensor
 
 
@@ -193,7 +193,7 @@ class _FromPlanes(_Emitter):
     def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
 
-        def put(at: Any, width: int, quads: Any) -> None:
-            store(self.copy, [0, i, T.ramp(at, 1, width) if width > 1 else at], flipped(quads, width, self.how))
+        def put(at: Any, width: int, channels: Sequence[Any]) -> None:
+            store(self.copy, [0, i, T.ramp(at, 1, width) if width > 1 else at], flipped(quads(channels, width), width, self.how))
 
-        each_quads(self, i, begin, count, put)
+        each_places(self, i, begin, count, put)

@@ -35,11 +35,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.bf16 import FUNCTIONS as BF16_FUNCTIONS
-from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, has_instructions, pairs, rest, rest_of_weight, word
+from dycl_tvm.backends.tir_cpu.words.bf16 import LANES, has_instructions, pairs, rest, rest_of_weight, word, zipped
 from dycl_tvm.backends.tir_cpu.words.int8 import QUAD
 from dycl_tvm.backends.tir_cpu.words.int8 import takes as takes_quads
 from dycl_tvm.backends.tir_cpu.words.loops import INSTRUCTIONS, func_with, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.planes import quads
 from dycl_tvm.backends.tir_cpu.words.storage import takes
 from dycl_tvm.backends.tir_cpu.words.workload import DTypes
 from dycl_tvm.errors import UsageError
@@ -116,6 +117,13 @@ class Factors(ABC):
         """Emit ``put(plane, words)`` for the planes of a vector of neighbours: 16, or also more of bytes."""
 
     @abstractmethod
+    def join(self, channels: Sequence[Any], width: int, put: Callable[[int, Any], None]) -> None:
+        """Emit ``put(plane, words)`` for the planes of neighbours that are vectors of their own, each of ``width`` places.
+
+        The words of a place follow each other. Of bytes there are up to four neighbours, of bfloat16 any number.
+        """
+
+    @abstractmethod
     def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
         """Emit ``put(plane, words)`` for ``count`` words of which each byte is ``border``."""
 
@@ -150,6 +158,19 @@ class Pairs(Factors):
             put(plane, pairs(values))
             values = rest(values)
 
+    def join(self, channels: Sequence[Any], width: int, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        zero = T.float32(0) if width == 1 else T.broadcast(T.float32(0), width)
+        values = [*channels, zero] if len(channels) % 2 else list(channels)
+        count, dtype = len(values) // 2, "int32" if width == 1 else f"int32x{width}"
+        zip_pairs, remainder = (word, rest_of_weight) if width == 1 else (zipped, rest)
+        for plane in range(self.planes):
+            words = [T.reinterpret(dtype, zip_pairs(*values[2 * k : 2 * k + 2])) for k in range(count)]
+            # of all words, those of the first place, then those of the next
+            order = [k * width + at for at in range(width) for k in range(count)]
+            put(plane, words[0] if count == 1 else T.Shuffle(words, order))
+            values = [T.bind(remainder(v)) for v in values] if plane + 1 < self.planes else []
+
     def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
         """See :class:`Factors`."""
         assert not border
@@ -180,6 +201,10 @@ class Quads(Factors):
     def split(self, values: Any, put: Callable[[int, Any], None]) -> None:
         """See :class:`Factors`."""
         put(0, T.reinterpret(f"int32x{values.ty.dtype.lanes // QUAD}", values))
+
+    def join(self, channels: Sequence[Any], width: int, put: Callable[[int, Any], None]) -> None:
+        """See :class:`Factors`."""
+        put(0, quads(channels, width))
 
     def fill(self, count: int, border: int, put: Callable[[int, Any], None]) -> None:
         """See :class:`Factors`."""

@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Images of bytes in plain layout, of no more channels than a quad has, as quads: how convolutions read a camera's picture."""
+"""Images of few channels in plain layout, one plane a channel, whose neighbours become words: how convolutions read a camera's picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from dycl_tvm.backends.tir_cpu.words.workload import Conv2D
 
 
 def has_planes(work: Conv2D) -> bool:
-    """Whether the input is plain, and all its channels at a place are one quad of bytes."""
-    return work.x.block == 1 and work.x.shape[1] <= QUAD and work.x.dtype == "uint8"
+    """Whether the input is plain, of no more channels than a quad has."""
+    return work.x.block == 1 and work.x.shape[1] <= QUAD and work.x.dtype in ("uint8", "float32")
 
 
 def in_blocks(work: Conv2D) -> Conv2D:
@@ -25,22 +25,24 @@ def in_blocks(work: Conv2D) -> Conv2D:
     return replace(work, x=replace(work.x, block=work.y.block))
 
 
-def each_quads(kernel: PaddedCopy, i: Any, begin: Any, count: Any, put: Callable[[Any, int, Any], None]) -> None:
-    """Emit ``put(place, width, quads)`` for ``count`` places of a row of the copy, from ``begin`` on, ``width`` at a time."""
+def each_places(kernel: PaddedCopy, i: Any, begin: Any, count: Any, put: Callable[[Any, int, Sequence[Any]], None]) -> None:
+    """Emit ``put(place, width, channels)`` for ``count`` places of a row of the copy, from ``begin`` on, ``width`` at a time."""
     lanes, known = kernel.work.x.block, count.value if isinstance(count, tirx.IntImm) else count
     neighbours = kernel.columns.source_step == 1 and not kernel.p.flat
     width = lanes if neighbours and isinstance(known, int) and known >= lanes else 1
     with T.serial(0, -(-known // width) if width > 1 else count) as k:
         # the last vector overlaps the one before it
         at = begin + (tirx.min(k * width, known - width) if width > 1 else k)
-        put(at, width, _quads(kernel, i, at, width))
+        image, row, column = kernel.source(i, at)
+        place = column if width == 1 else T.ramp(column, 1, width)
+        put(at, width, [kernel.x[image, channel, row, place] for channel in range(kernel.work.x.shape[1])])
 
 
-def _quads(kernel: PaddedCopy, i: Any, at: Any, width: int) -> Any:
-    image, row, column = kernel.source(i, at)
-    dtype, place = ("int32", column) if width == 1 else (f"int32x{width}", T.ramp(column, 1, width))
-    quads = kernel.x[image, 0, row, place].astype(dtype)
-    for channel in range(1, kernel.work.x.shape[1]):
-        by = T.int32(8 * channel) if width == 1 else T.broadcast(T.int32(8 * channel), width)
-        quads = T.bitwise_or(quads, T.shift_left(kernel.x[image, channel, row, place].astype(dtype), by))
-    return quads
+def quads(channels: Sequence[Any], width: int) -> Any:
+    """Return the bytes of up to four channels at ``width`` places as quads."""
+    dtype = "int32" if width == 1 else f"int32x{width}"
+    found = channels[0].astype(dtype)
+    for k, channel in enumerate(channels[1:], 1):
+        by = T.int32(8 * k) if width == 1 else T.broadcast(T.int32(8 * k), width)
+        found = T.bitwise_or(found, T.shift_left(channel.astype(dtype), by))
+    return found
