@@ -1,8 +1,8 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Products of several rows with a constant right side in bfloat16, by the tiles of AMX.
 
-Each piece rounds its rows once, to left tiles that lie one after the other (planes, steps of k, rows, pairs), then multiplies blocks of
-them by panels of weights (tiles of 16 columns, steps of k, planes, pairs, 16). One row is left to AVX512-BF16: it is bound by the stream
+Each piece rounds its rows once, to left tiles that lie one after the other (planes, blocks, steps of k, rows, pairs), then multiplies blocks
+of them by panels of weights (tiles of 16 columns, steps of k, planes, pairs, 16). One row is left to AVX512-BF16: it is bound by the stream
 of weights, and a tile of one row has the speed of a vector.
 Error: see :mod:`amx`; tested within 4e-3 of the largest output.
 """
@@ -35,11 +35,13 @@ from dycl_tvm.backends.tir_cpu.words.loops import parallel, prefetch, prim_func,
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.rows import Row, in_vectors, row_at, store_rows
-from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of, pieces
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: The share of L2 that rounded rows may take while the panels pass by.
 _ROWS_SHARE = 3
+#: Steps that are rounded for all rows of a block before the next ones are.
+_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _body(
                 prefetch(w, [(panel + 1) * wide, 0, 0, ((block - begin) * steps + s) * lines + line, 0], 2)
             for x_plane, w_plane in factors.products:
                 tiles.step(
-                    [T.address_of(left[x_plane, s, ((block - begin) * high + i) * rows, 0]) for i in range(count)],
+                    [T.address_of(left[x_plane, block - begin, s, i * rows, 0]) for i in range(count)],
                     4 * words,
                     [T.address_of(w[panel * wide + j, s, w_plane, 0, 0]) for j in range(across)],
                 )
@@ -142,9 +144,8 @@ def _body(
             store_rows(work, wide * LANES, LANES, epilogue, operands, y, [Row(sums, r)], first + r, panel)
 
     def blocks_of(first: Any, end: Any, columns: Any, left: Any, sums: Any) -> None:
-        start = first * high * rows
-        with T.serial(0, tirx.min(end * high * rows, total) - start) as r:
-            _round(work, factors, x, left, start + r, r)
+        with T.serial(0, end - first) as b:
+            _round(work, factors, x, left, b, (first + b) * high * rows, high * rows)
         begin, finish = columns * panels // column_pieces, (columns + 1) * panels // column_pieces
         with T.serial(0, finish - begin) as p, T.serial(0, end - first) as b:
             panel, block = begin + p, first + b
@@ -157,7 +158,7 @@ def _body(
     seconds = _seconds(work, machine, high, wide, factors)
     with parallel(row_pieces * column_pieces, machine, seconds) as piece:
         part, columns = (piece // column_pieces, piece % column_pieces) if row_pieces > 1 else (0, piece)
-        left = T.alloc_buffer((planes, steps, together * high * rows, words), "int32")
+        left = T.alloc_buffer((planes, together, steps, high * rows, words), "int32")
         sums = T.alloc_buffer((high * rows, wide * LANES), factors.sums)
         tiles.configure()
         first, end = part * blocks // row_pieces, (part + 1) * blocks // row_pieces
@@ -169,23 +170,33 @@ def _body(
         release()
 
 
-def _round(work: Dense, factors: Factors, x: Any, left: Any, row: Any, at: Any) -> None:
-    """Emit the rounding of one row to row ``at`` of the left tiles, zeros up to the last word."""
+def _round(work: Dense, factors: Factors, x: Any, left: Any, block: Any, first: Any, rows: int) -> None:
+    """Emit the rounding of ``rows`` rows from ``first`` on to a block of the left tiles, zeros up to the last word.
+
+    Some steps of all rows at a time: all of one row would be a line in each of many pages, and those fall into few sets of L1.
+    """
     steps, words = _steps(work, factors)
     # as many elements at a time as a step has, or a vector of 16
     size = words * factors.elements if factors.plain == "int8" and words == ROWS and work.k >= words * factors.elements else LANES
-    count = size // factors.elements
+    count, there = size // factors.elements, tirx.min(rows, work.batch * work.m - first)
 
-    def put(number: Any, plane: int, values: Any) -> None:
-        first = number * count
-        store(left, [plane, first // words, at, T.ramp(first % words, 1, count)], values)
+    def part(begin: Any, length: int) -> None:
+        with T.serial(0, there) as r:
 
-    def rounded(number: Any, values: Any) -> None:
-        factors.split(values, lambda plane, values: put(number, plane, values))
+            def put(number: Any, plane: int, values: Any) -> None:
+                at = (begin // size + number) * count
+                store(left, [plane, block, at // words, r, T.ramp(at % words, 1, count)], values)
 
-    in_vectors(work.k, size, work.dtypes.x, lambda k: x[row_at(work, row, k)], rounded)
-    for number in range(-(-work.k // size), steps * words // count):
-        factors.fill(count, 0, lambda plane, values, number=number: put(number, plane, values))  # type: ignore[misc]
+            def rounded(number: Any, values: Any) -> None:
+                factors.split(values, lambda plane, values: put(number, plane, values))
+
+            in_vectors(length, size, work.dtypes.x, lambda k: x[row_at(work, first + r, begin + k)], rounded)
+            if not isinstance(begin, int) or begin + length < work.k:
+                return
+            for number in range(-(-length // size), steps * words // count - begin // size):
+                factors.fill(count, 0, lambda plane, values, number=number: put(number, plane, values))  # type: ignore[misc]
+
+    pieces(work.k, _TOGETHER * words * factors.elements, part)
 
 
 def _steps(work: Dense, factors: Factors) -> tuple[int, int]:
