@@ -21,9 +21,9 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from dycl_tvm.backends.extents import Bounds, Extent, Limit, Wanted, everything, outer
-from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.stages import Stage, inlined, loads_of, read_stages
 from dycl_tvm.backends.tir_cpu.strided import digits
+from dycl_tvm.backends.tir_cpu.words.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, REACH, ROWS, SCHEDULED
 from dycl_tvm.compile.ops.moving import Moving
 

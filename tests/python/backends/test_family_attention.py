@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from amx_emulation import CPU, TARGET, emulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_utils import AVX2, AVX512, BF16, WIDTHS, Kernel, each, machine, needs, relu_with_bias
 from tvm import tirx
 
 from dycl_tvm.backends.extents import Bounds, Extent
-from dycl_tvm.backends.tir_cpu.families.attention import Attention, AttentionMaker, Strided, kernel, wins
+from dycl_tvm.backends.tir_cpu.families.attention import AttentionMaker, kernel, wins
+from dycl_tvm.backends.tir_cpu.words.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Epilogue, Tensor
 
 RNG = np.random.default_rng(3)
@@ -179,7 +182,7 @@ def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
     """Whatever lies behind the keys that are said to be read plays no part, and those between are masked."""
     rows, keys, depth, width = shape
     work = work_of((2,), rows, keys, depth, width, empty_rows=True)
-    work = replace(work, rounded=work.may_round(machine(target)))
+    work = replace(work, rounded=work.may_round(machine(target)), tiles=work.may_use_tiles(machine(target)))
     mask = Epilogue((Tensor((1, 1, keys), "float32"),), lambda value, loads: value + loads[0], "add", 1)
     used, bounds = Extent(0, 1, -1), Bounds([(0, keys + 1)])
     maker = AttentionMaker(work, machine(target), mask, NOTHING)
@@ -195,19 +198,36 @@ def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
         assert (np.abs(y - exact) <= bound).all() if count else not y.any()
 
 
-ROUNDED = [(4, 1, 32, 16), (128, 128, 64, 64), (20, 37, 32, 48), (13, 197, 96, 80), (5, 16, 32, 16)]
+ROUNDED = [(4, 1, 32, 16), (128, 128, 64, 64), (20, 37, 32, 48), (33, 197, 96, 80), (5, 16, 32, 16)]
 
 
-@needs(BF16)
+@pytest.fixture(scope="module")
+def tiles() -> Iterator[Any]:
+    with emulated() as library:
+        yield library
+
+
+#: By AVX512-BF16, and by the tiles of AMX.
+BY_BOTH = pytest.mark.parametrize(
+    "target", [pytest.param(BF16, id="vectors", marks=needs(BF16)), pytest.param(TARGET, id="tiles", marks=CPU)]
+)
+
+
+def rounded(work: Attention, target: Any) -> Attention:
+    assert work.may_round(machine(target))
+    return replace(work, rounded=True, tiles=work.may_use_tiles(machine(target)))
+
+
+@BY_BOTH
 @pytest.mark.parametrize("shape", ROUNDED, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_factors_in_bfloat16(shape: tuple[int, ...], causal: bool) -> None:
-    work = replace(work_of((2,), *shape, causal=causal), rounded=True)
-    assert work.may_round(machine(BF16)) and not work.may_round(machine(AVX512))
-    check(work, BF16, 0.1)
+def test_factors_in_bfloat16(shape: tuple[int, ...], causal: bool, target: Any, tiles: Any) -> None:
+    work = rounded(work_of((2,), *shape, causal=causal), target)
+    assert not work.may_round(machine(AVX512)) and work.tiles == (target is TARGET)
+    check(work, target, 0.1)
     q, k, v = (array(2, size, columns) for size, columns in ((shape[0], shape[2]), (shape[1], shape[2]), (shape[1], shape[3])))
     factor = shape[2] ** -0.5
-    y = Kernel(kernel(work, machine(BF16), scaled(factor)), BF16)([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
+    y = Kernel(kernel(work, machine(target), scaled(factor)), target)([q.ravel(), k.ravel(), v.ravel()], work.y.shape)
     error = np.abs(y - exact_and_bound(work, q, k, v, factor)[0]).max()
     assert (error > 1e-5 or shape[1] == 1) and error <= 8e-3 * np.abs(v).max()
 
@@ -220,14 +240,14 @@ def test_what_is_not_rounded() -> None:
     assert not work_of((2,), 20, 40, 32, 16, k=Strided(2 * 1280, 0, (1280, 1, 40))).may_round(machine(BF16))
 
 
-@needs(BF16)
-def test_not_a_number_in_bfloat16() -> None:
-    work = replace(work_of((1,), 20, 19, 32, 16, empty_rows=True), rounded=True)
+@BY_BOTH
+def test_not_a_number_in_bfloat16(target: Any, tiles: Any) -> None:
+    work = rounded(work_of((1,), 20, 19, 32, 16, empty_rows=True), target)
     q, k, v = array(1, 20, 32), array(1, 19, 32), array(1, 19, 16)
     mask = np.ones((1, 20, 19), bool)
     mask[0, 0] = False
     q[0, 1, 3] = nan
     v[0, 18, 5], v[0, 3, 7] = inf, nan
-    y = Kernel(kernel(work, machine(BF16), masked(mask.shape)), BF16)([q.ravel(), k.ravel(), v.ravel(), mask], work.y.shape)[0]
+    y = Kernel(kernel(work, machine(target), masked(mask.shape)), target)([q.ravel(), k.ravel(), v.ravel(), mask], work.y.shape)[0]
     assert np.isnan(y[1]).all() and np.isposinf(y[2:, 5]).all() and np.isnan(y[2:, 7]).all()
     assert np.isfinite(np.delete(y, (5, 7), 1)[[0, *range(2, 20)]]).all() and not np.delete(y[0], (5, 7)).any()

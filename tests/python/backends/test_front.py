@@ -18,11 +18,12 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.extents import Digits, Extent
 from dycl_tvm.backends.front import found, with_front
 from dycl_tvm.backends.lowering_passes import compile_kernels
-from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided, kernel
+from dycl_tvm.backends.tir_cpu.families.attention import kernel
 from dycl_tvm.backends.tir_cpu.families.dense_blocked import FAMILY
 from dycl_tvm.backends.tir_cpu.families.normalisation import layer_norm
 from dycl_tvm.backends.tir_cpu.families.relayout import kernel as relayout
 from dycl_tvm.backends.tir_cpu.front import add_sizes, skip_behind
+from dycl_tvm.backends.tir_cpu.words.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.words.loops import prim_func, store
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Tensor
 

@@ -15,8 +15,8 @@ from torch import nn
 import dycl_tvm
 from dycl_tvm.backends.extents import Bounds, Extent
 from dycl_tvm.backends.tir_cpu import kernels
-from dycl_tvm.backends.tir_cpu.families.attention import Attention, Strided
 from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp
+from dycl_tvm.backends.tir_cpu.words.attention import Attention, Strided
 from dycl_tvm.compile.ops import moving, semantics
 from dycl_tvm.compile.ops.moving import Moving, moving_of
 from dycl_tvm.compile.program import KernelLibrary

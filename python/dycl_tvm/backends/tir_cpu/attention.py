@@ -17,10 +17,10 @@ import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.graph import Graph, Node, Var
 from dycl_tvm.backends.tir_cpu.reading.stages import read_stages
 from dycl_tvm.backends.tir_cpu.strided import moved_from, row_major, source_of
+from dycl_tvm.backends.tir_cpu.words.attention import Attention
 from dycl_tvm.backends.tir_cpu.words.workload import Epilogue, Tensor
 
 #: Operations of a step between the products, in floating point operations an element, and steps.

@@ -15,11 +15,11 @@ import tvm
 from tvm import relax
 
 from dycl_tvm.backends.tir_cpu import rms_norm
-from dycl_tvm.backends.tir_cpu.families.attention import Attention
 from dycl_tvm.backends.tir_cpu.reading.borders import Border
 from dycl_tvm.backends.tir_cpu.reading.channelwise_op import ChannelwiseOp, channelwise
 from dycl_tvm.backends.tir_cpu.reading.expression import Elementwise, elementwise
 from dycl_tvm.backends.tir_cpu.reading.stages import transposes
+from dycl_tvm.backends.tir_cpu.words.attention import Attention
 from dycl_tvm.backends.tir_cpu.words.loops import GROUP, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.workload import PACKED_DTYPES, Epilogue, Tensor
 

@@ -271,7 +271,8 @@ class Kernels:
 
     def _emit_attention(self, node: Node, work: attention.Attention, between: Epilogue, out: Emitter) -> str:
         if self.options.accuracy == "bf16" and "bf16" not in self._disabled:
-            work = replace(work, rounded=work.may_round(self.machine))
+            tiles = "amx" not in self._disabled and work.may_use_tiles(self.machine)
+            work = replace(work, rounded=work.may_round(self.machine), tiles=tiles)
         epilogue = epilogue_of(node, [Tensor(s, v.tensor.dtype) for v, s in operands_of(node)])
         parts, operands = node.inputs[:3], node.inputs[3:]
         args = [

@@ -11,9 +11,9 @@ import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.families.attention import Strided
 from dycl_tvm.backends.tir_cpu.graph import Node, Var
 from dycl_tvm.backends.tir_cpu.reading.stages import read_stages
+from dycl_tvm.backends.tir_cpu.words.attention import Strided
 
 #: Of one dimension of what is read: a number, and the factors of the axes.
 Linear = tuple[int, dict[int, int]]

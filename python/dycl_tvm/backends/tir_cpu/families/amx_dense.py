@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
 """Products of several rows with a constant right side in bfloat16, by the tiles of AMX.
 
-Each piece rounds its rows once, to left tiles that lie one after the other (planes, blocks, steps of k, rows, pairs), then multiplies blocks
-of them by panels of weights (tiles of 16 columns, steps of k, planes, pairs, 16). One row is left to AVX512-BF16: it is bound by the stream
-of weights, and a tile of one row has the speed of a vector.
+Each piece rounds its rows once, to left tiles that lie one after the other (planes, blocks, steps of k, rows, pairs), then multiplies
+blocks of them by panels of weights (tiles of 16 columns, steps of k, planes, pairs, 16). One row is left to AVX512-BF16: it is bound by
+the stream of weights, and a tile of one row has the speed of a vector.
 Error: see :mod:`amx`; tested within 4e-3 of the largest output.
 """
 

@@ -331,12 +331,12 @@ class Tiles:
             for i in range(len(left)):
                 _emit(self.factors.dot(i * len(right) + j, _SUMS + i, number))
 
-    def keep(self, high: int, wide: int, sums: Any) -> None:
-        """Emit the sums to a buffer (at least high * rows, at least wide * 16)."""
+    def keep(self, high: int, wide: int, sums: Any, column: Any = 0) -> None:
+        """Emit the sums to a buffer, at least (high * rows, wide * 16) from ``column`` on."""
         for i in range(high):
             for j in range(wide):
                 row_bytes = tirx.const(4 * int(sums.shape[1]), "int64")
-                _emit(f"store_{i * wide + j}", T.address_of(sums[i * self.rows, j * LANES]), row_bytes)
+                _emit(f"store_{i * wide + j}", T.address_of(sums[i * self.rows, column + j * LANES]), row_bytes)
 
     def step_cycles(self, high: int, wide: int, steps: int, machine: Machine) -> float:
         """Estimate the cycles of one of ``steps`` for all products of planes; right tiles come from L1 if a panel of them fits there."""
