@@ -39,7 +39,7 @@ from dycl_tvm.backends.tir_cpu.words.tiles import block_of, pieces
 from dycl_tvm.backends.tir_cpu.words.workload import NOTHING, Dense, Epilogue, Tensor
 
 #: The share of L2 that rounded rows may take while the panels pass by.
-_ROWS_SHARE = 3
+_ROWS_SHARE = 2
 #: Steps that are rounded for all rows of a block before the next ones are.
 _TOGETHER = 4
 
