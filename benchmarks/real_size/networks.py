@@ -180,8 +180,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs]]] = {
 def make(name: str, batch: int = 1) -> tuple[nn.Module, list[Inputs]]:
     """Return a network with random weights, and inputs.
 
-    Batch norms have the statistics of the first input, as trained ones have those of their data. Otherwise numbers shrink or grow from layer
-    to layer, to denormal ones in the end, which some CPUs add and multiply a hundred times slower.
+    Batch norms have the statistics of the first input, as trained ones have those of their data. Otherwise numbers shrink or grow from
+    layer to layer, to denormal ones in the end, which some CPUs add and multiply a hundred times slower.
     """
     torch.manual_seed(0)
     maker, draw = NETWORKS[name]

@@ -187,6 +187,8 @@ class _AmxEmitter(PaddedCopy):
     ) -> None:
         super().__init__(work, machine, epilogue, x, weights, operands, y)
         self.plan, self.factors = plan, factors
+        # words of a line of 64 bytes: written whole it is fetched into the nearest cache once
+        self.together = ROWS // factors.words
 
     def emit(self) -> None:
         p, plan, window, factors = self.p, self.plan, _window(self.p, self.factors), self.factors
@@ -304,7 +306,7 @@ class _AmxEmitter(PaddedCopy):
 class _FromPlanes(_AmxEmitter):
     """Writes a kernel that makes quads of the planes of its input."""
 
-    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+    def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
 
         def put(at: Any, width: int, quads: Any) -> None:

@@ -190,10 +190,10 @@ class _FromPlanes(_Emitter):
         super().__init__(*args)
         self.in_place, self.words = False, 1
 
-    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
+    def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
         """See :class:`PaddedCopy`."""
 
         def put(at: Any, width: int, quads: Any) -> None:
-            store(self.copy, [c, i, T.ramp(at, 1, width) if width > 1 else at], flipped(quads, width, self.how))
+            store(self.copy, [blocks[0], i, T.ramp(at, 1, width) if width > 1 else at], flipped(quads, width, self.how))
 
         each_quads(self, i, begin, count, put)

@@ -65,6 +65,8 @@ class PaddedCopy(ABC):
     rows: Band
     columns: Band
     n: Any
+    #: How many blocks of channels are copied side by side, place by place: those that share a line of the copy's memory.
+    together: int = 1
 
     def __init__(self, work: Conv2D, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any) -> None:
         self.work, self.machine, self.epilogue = work, machine, epilogue
@@ -98,11 +100,12 @@ class PaddedCopy(ABC):
         else:
             self.group(0, share(out_part, out_parts, count))
 
-    def span(self, g: Any, c: Any, i: Any, begin: Any, count: Any) -> None:
-        """Emit the copy of ``count`` places of a row of a block of the input, from ``begin`` on."""
+    def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
+        """Emit the copy of ``count`` places of a row of blocks of the input, from ``begin`` on."""
         with T.serial(0, count) as j:
             image, row, column = self.source(i, begin + j)
-            self.put(c, i, begin + j, self.x[image, g * self.p.inputs + c, row, column, T.ramp(0, 1, self.p.block)])
+            for c in blocks:
+                self.put(c, i, begin + j, self.x[image, g * self.p.inputs + c, row, column, T.ramp(0, 1, self.p.block)])
 
     def source(self, i: Any, j: Any) -> tuple[Any, Any, Any]:
         """Return the image, row and column of the input that a place of the copy holds."""
@@ -111,21 +114,27 @@ class PaddedCopy(ABC):
 
     def round(self, g: Any) -> None:
         """Emit the copy of what the piece reaches of a group of the input."""
-        p, rows, columns = self.p, self.rows, self.columns
+        full, left = divmod(self.p.inputs, self.together)
+        for first, times, side_by_side in ((0, full, self.together), (self.p.inputs - left, 1, left)):
+            if times and side_by_side:
+                with T.serial(0, times) as t:
+                    self.blocks(g, [first + t * side_by_side + k for k in range(side_by_side)])
 
-        def around(c: Any, i: Any, begin: Any, end: Any) -> None:
+    def blocks(self, g: Any, blocks: Sequence[Any]) -> None:
+        """Emit the copy of some blocks of channels of a group."""
+        rows, columns = self.rows, self.columns
+
+        def around(i: Any, begin: Any, end: Any) -> None:
             with T.serial(0, end - begin) as j:
-                self.put(c, i, begin + j)
+                for c in blocks:
+                    self.put(c, i, begin + j)
 
-        def row_of_input(c: Any, i: Any) -> None:
-            around(c, i, 0, columns.inside)
-            self.span(g, c, i, columns.inside, tirx.max(0, columns.outside - columns.inside))
-            around(c, i, tirx.max(columns.inside, columns.outside), columns.extent)
-
-        with T.serial(0, p.inputs) as c:
-            with T.serial(0, rows.inside) as i:
-                around(c, i, 0, columns.extent)
-            with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
-                row_of_input(c, rows.inside + i)
-            with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
-                around(c, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
+        with T.serial(0, rows.inside) as i:
+            around(i, 0, columns.extent)
+        with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as k:
+            i = rows.inside + k
+            around(i, 0, columns.inside)
+            self.span(g, blocks, i, columns.inside, tirx.max(0, columns.outside - columns.inside))
+            around(i, tirx.max(columns.inside, columns.outside), columns.extent)
+        with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
+            around(tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
