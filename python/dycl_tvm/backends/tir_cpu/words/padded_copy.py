@@ -65,7 +65,7 @@ class PaddedCopy(ABC):
     rows: Band
     columns: Band
     n: Any
-    #: Blocks of the input whose channels at a place are copied together.
+    #: How many blocks of channels are copied side by side, place by place: those that share a line of the copy's memory.
     together: int = 1
 
     def __init__(self, work: Conv2D, machine: Machine, epilogue: Epilogue, x: Any, weights: Any, operands: Sequence[Any], y: Any) -> None:
@@ -101,7 +101,7 @@ class PaddedCopy(ABC):
             self.group(0, share(out_part, out_parts, count))
 
     def span(self, g: Any, blocks: Sequence[Any], i: Any, begin: Any, count: Any) -> None:
-        """Emit the copy of ``count`` places of a row of some blocks of the input, from ``begin`` on."""
+        """Emit the copy of ``count`` places of a row of blocks of the input, from ``begin`` on."""
         with T.serial(0, count) as j:
             image, row, column = self.source(i, begin + j)
             for c in blocks:
@@ -114,30 +114,27 @@ class PaddedCopy(ABC):
 
     def round(self, g: Any) -> None:
         """Emit the copy of what the piece reaches of a group of the input."""
-        p, rows, columns = self.p, self.rows, self.columns
+        full, left = divmod(self.p.inputs, self.together)
+        for first, times, side_by_side in ((0, full, self.together), (self.p.inputs - left, 1, left)):
+            if times and side_by_side:
+                with T.serial(0, times) as t:
+                    self.blocks(g, [first + t * side_by_side + k for k in range(side_by_side)])
 
-        def around(blocks: Sequence[Any], i: Any, begin: Any, end: Any) -> None:
+    def blocks(self, g: Any, blocks: Sequence[Any]) -> None:
+        """Emit the copy of some blocks of channels of a group."""
+        rows, columns = self.rows, self.columns
+
+        def around(i: Any, begin: Any, end: Any) -> None:
             with T.serial(0, end - begin) as j:
                 for c in blocks:
                     self.put(c, i, begin + j)
 
-        def row_of_input(blocks: Sequence[Any], i: Any) -> None:
-            around(blocks, i, 0, columns.inside)
+        with T.serial(0, rows.inside) as i:
+            around(i, 0, columns.extent)
+        with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as k:
+            i = rows.inside + k
+            around(i, 0, columns.inside)
             self.span(g, blocks, i, columns.inside, tirx.max(0, columns.outside - columns.inside))
-            around(blocks, i, tirx.max(columns.inside, columns.outside), columns.extent)
-
-        def copy(first: Any, count: int) -> None:
-            blocks = [first + k for k in range(count)]
-            with T.serial(0, rows.inside) as i:
-                around(blocks, i, 0, columns.extent)
-            with T.serial(0, tirx.max(0, rows.outside - rows.inside)) as i:
-                row_of_input(blocks, rows.inside + i)
-            with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
-                around(blocks, tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)
-
-        whole, left = divmod(p.inputs, self.together)
-        if whole:
-            with T.serial(0, whole) as c:
-                copy(c * self.together, self.together)
-        if left:
-            copy(whole * self.together, left)
+            around(i, tirx.max(columns.inside, columns.outside), columns.extent)
+        with T.serial(0, rows.extent - tirx.max(rows.inside, rows.outside)) as i:
+            around(tirx.max(rows.inside, rows.outside) + i, 0, columns.extent)

@@ -37,11 +37,17 @@ _LN2_LOW = -2.12194440054690583e-4
 _ROUND = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 _ROUND_BITS = 0x4B400000
 _ROUND_BIASED = _ROUND + 127
+# e^x of more is infinite
+_LARGEST_EXPONENT = 88.72283935546875
+_SCALE = 2.0**24
+_ROUND_SCALED = _ROUND_BIASED + 24
 
 # (e^r - 1 - r) / r^2 on [-ln(2)/2, ln(2)/2]
 _EXP = (0.5000000013538728, 0.16666666681704134, 0.041666464197423335, 0.008333310844672072, 0.0013933730714054831, 0.00019891080448954405)
 # the same to 2^-26 of e^r
 _EXP_SHORT = (0.5, 0.16666577025597937, 0.04166655466204854, 0.00836317307451768, 0.0013926176120101037)
+# (e^-r - 1 + r) / r^2
+_EXP_NEGATIVE = tuple(c * (-1) ** k for k, c in enumerate(_EXP_SHORT))
 # erf(x) / x in x^2, for |x| <= 0.94
 _ERF_SMALL = (
     1.1283791664763398, -0.3761263215401615, 0.11283671041479425, -0.02685804248427719, 0.005197684917298801, -0.0008105054538680317,
@@ -77,7 +83,9 @@ def _clamp(x: Value, low: float, high: float) -> Value:
     """Bound x; NaN stays."""
     f = x.function
     lowest, highest = f.constant("f", low), f.constant("f", high)
-    return (x < lowest).choose(lowest, (x > highest).choose(highest, x))
+    # each choice asks for what it chooses from, so that it is one instruction
+    below = (x > highest).choose(highest, x)
+    return (below < lowest).choose(lowest, below)
 
 
 def _power_of_2(n: Value) -> Value:
@@ -115,8 +123,16 @@ def _exp_of_difference(x: Value) -> Value:
 
 
 def _sigmoid(x: Value) -> Value:
-    one = x.function.constant("f", 1)
-    return one / (_exp(x * -1) + 1)
+    # with x = m ln 2 + r it is 2^m / (2^m + e^-r), of which both sides are multiplied by 2^24, so that all powers are normal numbers;
+    # from 30 on it is 1, and where e^-x is beyond float32 0
+    highest = x.function.constant("f", 30)
+    x = (x > highest).choose(highest, x)
+    total = x * _LOG2_E + _ROUND_SCALED
+    rounded = total - _ROUND_SCALED
+    r = x - rounded * _LN2_HIGH - rounded * _LN2_LOW
+    power = (total.bits("i") << 23).bits("f")
+    less_1 = (_polynomial(_EXP_NEGATIVE, r) * r - 1) * r
+    return (x < -_LARGEST_EXPONENT).choose(x.function.constant("f", 0), power / (less_1 * _SCALE + (power + _SCALE)))
 
 
 def _tanh(x: Value) -> Value:
