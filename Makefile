@@ -196,7 +196,7 @@ FAULTS ?=
 faults: setup  ## Plant faults in the compiler, one by one, and show which of them the check of a build finds
 	$(BIN)/python tests/python/verify/faults/run_faults.py $(FAULTS)
 
-boards: setup  ## Three networks on the emulated CPU and GPU of each board (`make test` has one for each GPU)
+boards: setup  ## Three networks on the emulated CPU and GPU of each board (`make test` has one for each)
 	DYCL_ALL_BOARDS=1 $(BIN)/python -m pytest tests/python/deploy/test_emulated_boards.py tests/python/deploy/test_emulated_gpus.py
 
 onnx-suite: setup  ## Run ONNX's whole node test suite against the ONNX front end and print the pass rate

@@ -78,6 +78,12 @@ XAVIER = Board("xavier", "carmel", "cortex-a76", "2.31", "nvidia/jetson-agx-xavi
 ORIN = Board("orin", "cortex-a78", "cortex-a76", "2.35", "nvidia/jetson-agx-orin-32gb", 87, 12060)
 BOARDS = (TX2, XAVIER, ORIN)
 RASPBERRY_PI = Board("raspberry-pi-4", "", "cortex-a72", "2.31", "", 0, 0, "raspberry-pi/4b-aarch64")
+#: Networks with the least number of paths that their inputs take: an early exit (two ways in all), a loop that ends by a sum, experts
+#: chosen by index.
+NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
+ALL = "DYCL_ALL_BOARDS" in os.environ
+#: Each board has one of them, and each of them one board; `make boards` runs all on all.
+ON = {board: tuple(NETWORKS) if ALL else (name,) for board, name in ((TX2, "act_rnn"), (XAVIER, "moe_top1"), (ORIN, "cascade"))}
 
 
 def qemu() -> str:

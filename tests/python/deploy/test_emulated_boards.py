@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from boards import REPOSITORY, Deployed, compile_program, read_outputs, write_inputs
-from emulated_boards import BOARDS, ORIN, RASPBERRY_PI, TX2, XAVIER, Board, qemu, root
+from emulated_boards import BOARDS, NETWORKS, ON, ORIN, RASPBERRY_PI, TX2, XAVIER, Board, qemu, root
 from servers import running
 from torch import nn
 from torch.nn import functional as F
@@ -24,9 +24,6 @@ from dycl_tvm.deploy import RemoteModule, bundle, connect
 from dycl_tvm.errors import CompileError
 
 pytestmark = pytest.mark.xdist_group("deploy")
-#: Networks with the least number of paths that their inputs take: an early exit (two ways in all), a loop that ends by a sum, experts
-#: chosen by index.
-NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def _run(board: Board, *command: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "board, name",
-    [*((board, name) for board in BOARDS for name in NETWORKS), (RASPBERRY_PI, "cascade")],
+    [*((board, name) for board, names in ON.items() for name in names), (RASPBERRY_PI, "cascade")],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_a_stand_alone_program_agrees_with_eager(
@@ -116,13 +113,13 @@ def test_a_quantised_network_gives_the_bits_of_its_graph(board: Board, replay: P
 def test_the_rpc_server_without_python(board: Board, deployed: Callable[..., Deployed], bundled: Path, tmp_path: Path) -> None:
     """Uploaded over TVM's RPC to our server on the board, with the libraries of TVM's aarch64 wheels."""
     with running(board.command(bundled / "dycl-rpc-server", "--port", 0, "--work", tmp_path, "--key", board.name), tmp_path) as server:
-        for name, fewest in NETWORKS.items():
+        for name in ON[board]:
             net, paths = deployed(name, board), set()
             module = RemoteModule(connect(server.address, key=board.name), net.library, net.params)
             for k, (args, expected) in enumerate(zip(net.inputs, net.outputs)):
                 assert difference(expected, module(*args), rtol=1e-4) is None, f"{name}, input {k}"
                 paths.add(module.last_path)
-            assert len(paths) >= fewest
+            assert len(paths) >= NETWORKS[name]
             assert module.seconds(*net.inputs[0], number=1, repeat=1) > 0
             module.close()
             del module
@@ -130,8 +127,8 @@ def test_the_rpc_server_without_python(board: Board, deployed: Callable[..., Dep
 
 
 def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:
-    for board in BOARDS:
-        library = read_library(deployed("cascade", board).library.read_bytes())
+    for board, names in ON.items():
+        library = read_library(deployed(names[0], board).library.read_bytes())
         assert library.machine == "aarch64"
         assert (2, 17) <= newest_glibc(library) <= (2, 27)
         assert not [name for name in library.needed if "c++" in name or "gcc" in name]
@@ -140,7 +137,7 @@ def test_the_finished_library(deployed: Callable[..., Deployed]) -> None:
 
 def test_code_of_a_newer_cpu_is_refused_before_it_runs(deployed: Callable[..., Deployed], replay: Path, tmp_path: Path) -> None:
     """Xavier's half-precision instructions on a TX2 would end in SIGILL."""
-    net = deployed("cascade", XAVIER)
+    net = deployed(ON[XAVIER][0], XAVIER)
     write_inputs(net, tmp_path / "inputs.bin")
     done = _run(TX2, replay, net.library, net.params, tmp_path / "inputs.bin", tmp_path / "outputs.bin")
     assert done.returncode == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from types import ModuleType
 
 import pytest
 from boards import REPOSITORY, Deployed, compile_program, deploy, read_outputs, write_inputs
-from emulated_boards import ORIN, TX2, XAVIER, Board, qemu
+from emulated_boards import ALL, NETWORKS, ON, TX2, XAVIER, Board, qemu
 from emulated_python import python_command, python_server
 from servers import running, soon
 
@@ -26,10 +25,6 @@ from dycl_tvm.deploy import RemoteModule, bundle, connect
 from dycl_tvm.target import resolve_target
 
 pytestmark = pytest.mark.xdist_group("deploy")
-NETWORKS = {"cascade": 2, "act_rnn": 3, "moe_top1": 3}
-#: Each board has one of them, and each of them one board; `make boards` runs all on all.
-ALL = "DYCL_ALL_BOARDS" in os.environ
-ON = {board: tuple(NETWORKS) if ALL else (name,) for board, name in ((TX2, "act_rnn"), (XAVIER, "moe_top1"), (ORIN, "cascade"))}
 PAIRS = pytest.mark.parametrize("board, name", [(b, n) for b, names in ON.items() for n in names], ids=lambda v: getattr(v, "name", v))
 
 #: The driver's macros must not meet those of the C++ library: it comes first. And newer C libraries declare rsqrt.
