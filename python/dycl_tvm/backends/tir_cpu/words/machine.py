@@ -95,10 +95,10 @@ def machine_of(target: tvm.target.Target) -> Machine:
     if "aarch64" in str(target.attrs.get("mtriple", "")) or re.search(r"neon|cortex|carmel|apple|neoverse", text):
         return replace(_MACHINES["neon"], dotprod=has("dotprod"), i8mm=has("i8mm"))
     if has("avx512f", "avx512bw", "avx512dq", "avx512vl"):
-        features = {"amx": has("amx-bf16"), "amx_int8": has("amx-int8"), "bf16": has("avx512bf16"), "vnni": has("avx512vnni")}
-        # all CPUs with tiles have larger caches of their own
-        caches = {"l1": 48 << 10, "l2": 2 << 20} if has("amx-tile") else {}
-        return replace(_MACHINES["avx512"], **features, **caches)
+        base = _MACHINES["avx512"]
+        if has("amx-tile"):  # these CPUs have larger caches of their own
+            base = replace(base, l1=48 << 10, l2=2 << 20)
+        return replace(base, amx=has("amx-bf16"), amx_int8=has("amx-int8"), bf16=has("avx512bf16"), vnni=has("avx512vnni"))
     if has("avx2", "fma"):
         return replace(_MACHINES["avx2"], vnni=has("avxvnni"))
     return _MACHINES["sse"]
