@@ -258,6 +258,10 @@ class Growth:
             return True
         found, breaks = self._proved(header, counter, entry)
         if breaks:
+            later = min((t for t in counter.thresholds if t >= counter.last), default=None)
+            if later is not None and self._claims and self._attempts < _MOST_ATTEMPTS:
+                self._last = later + 1  # what ends the loop may come only then
+                return False
             self._broken = not (self._tested and self._claims)
             self._claims = False
             return False
