@@ -17,6 +17,7 @@ from torch import nn
 
 from dycl_tvm import Dim
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.hcfg.interpreter import LimitError
 
 INPUTS = [(torch.randn(1, 4, generator=torch.Generator().manual_seed(k)) * (1 + k % 3),) for k in range(10)]
@@ -336,6 +337,56 @@ def patience(x):
 @pytest.mark.parametrize("model", [names_of_states, ends_by_name, one_machine_in_another, flag, patience], ids=lambda m: m.__name__)
 def test_a_condition_that_python_knows_at_first_is_a_loop(model: Callable[..., Any]) -> None:
     assert len(check(model, INPUTS, max_length=60).blocks) < 25
+
+
+def one_of_another(x):
+    found = tensors(x)
+    twice = [v * 2 for v in found]
+    large = [v + 1 for v in twice if v.sum() > 9]
+    at = [i for i, v in enumerate(large) if v.max() > 3]
+    return len(twice), len(large), at, sorted(v.sum().item() for v in large), sum(at)
+
+
+def in_the_loop_itself(x):
+    total, marks = 0, []
+    while x.sum() < 9:
+        marks.append(x.sum().item())
+        large = [m for m in marks if m > 2]
+        at = [i + 1 for i in range(len(large) - 1) if large[i] > 3]
+        total, x = total + len(at) + (at[-1] if at else 0), x + 1
+    return total, marks
+
+
+def of_other_lengths(x):
+    parts = []
+    while x.sum() < 9:
+        parts.append(x[0, x[0] > 1])
+        x = x + 1
+    rest = [v[1:] for v in parts if len(v) > 1]
+    sums = [v.sum() for v in rest]
+    return torch.cat(rest) if rest else x, torch.stack(sums) if sums else x
+
+
+def what_items_change(x):
+    found, seen, start = tensors(x), {"n": 0}, iter([2.0, 3.0])
+
+    def counted(v):
+        seen["n"] += 1
+        return v.sum() * seen["n"]
+
+    factor = next(start)
+    made = [counted(v) * factor for v in found]
+    return made, seen["n"], [counted(v) for v in made], seen, next(start)
+
+
+@pytest.mark.parametrize("model", [one_of_another, in_the_loop_itself, of_other_lengths, what_items_change], ids=lambda m: m.__name__)
+def test_what_is_found_of_a_comprehension_is_found_in_place(model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staging begins anew once, for the list that a loop makes longer, and not for each list that is made of it."""
+    begun: list[ModelState] = []
+    begin = ModelState.begin_round
+    monkeypatch.setattr(ModelState, "begin_round", lambda state: (begun.append(state), begin(state))[1])
+    check(model, INPUTS, max_length=60)
+    assert len(begun) == 2
 
 
 def some_of(ids):

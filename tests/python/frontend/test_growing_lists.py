@@ -139,6 +139,19 @@ def stored(x):
     return torch.stack(outs)
 
 
+def beside_a_list_of_another_loop(x):
+    """Whether something else holds a list is no question to a list of as many items as the run says."""
+    out = []
+    while x.sum() < 9:
+        out.append(x.sum())
+        x = x + 1
+    state = [x]
+    while state[0].sum() < 14:
+        state[0] = state[0] + 2
+        state = [state[0] + 1]
+    return state, torch.stack(out) if out else x
+
+
 def taken_away(x):
     stack, n = [x], 0
     while stack and n < 12:
@@ -179,6 +192,7 @@ RIGHT: list[Callable[..., Any]] = [
         gone_over,
         within_another,
         stored,
+        beside_a_list_of_another_loop,
         taken_away,
     ),
     InOtherContainers().eval(),

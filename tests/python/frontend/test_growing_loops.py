@@ -235,6 +235,25 @@ def test_a_bound_of_the_user():
         stage(f, (x, torch.tensor(0.0)))
 
 
+@pytest.mark.parametrize("early, most", [(4, 6), (4, 7), (5, 7), (5, 12)])
+def test_another_test_of_the_length_comes_before_that_which_ends_the_loop(early, most):
+    """As in a decoder that lets no other word come before the first few."""
+    weights = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 3
+
+    def f(ids):
+        done = torch.zeros(2, dtype=torch.bool)
+        while not bool(done.all()):
+            scores = weights[ids[:, -1]].clone()
+            if ids.shape[1] < early or ids[0, -2] > 5:
+                scores[:, 8:] = -10
+            ids = torch.cat([ids, scores.argmax(-1)[:, None]], 1)
+            done = done | (ids[:, -1] == 2) | torch.full((2,), ids.shape[1] >= most)
+        return ids
+
+    prompts = [(torch.randint(1, VOCABULARY, (2, 1), generator=torch.Generator().manual_seed(k)),) for k in range(8)]
+    check(f, prompts, paths=2, blocks=12)
+
+
 def test_lengths_of_one_loop_are_compared_by_their_difference():
     counter = Counter(Value(INT), 10, None)
     n = Length(counter, 2, 5)

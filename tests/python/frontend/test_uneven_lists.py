@@ -50,6 +50,18 @@ def decoded(x, n):
     return torch.cat(out) if out else x
 
 
+def decoded_without_a_limit(x, n):
+    """How long the tensor gets that the inner loop makes longer nobody can prove; it lies in memory as a new one does."""
+    out = []
+    while x.sum() < n:
+        t, k = torch.zeros(1, 1), 0
+        while k < x.abs().max() % 5:
+            t, k = torch.cat([t, x[None, :1] + k], 1), k + 1
+        out.append(t[0, 1:])
+        x = x + 1.5
+    return torch.cat(out) if out else x
+
+
 def along_the_second_dimension(x, n):
     out, m = [], torch.stack([x, x * 2])
     while x.sum() < n:
@@ -170,6 +182,7 @@ PROGRAMS = [
     picked,
     plain_ones_among_them,
     decoded,
+    decoded_without_a_limit,
     along_the_second_dimension,
     taken_away,
     in_tuples,

@@ -43,6 +43,7 @@ from dycl_tvm.frontend.python.source.ownership import are_of_libraries
 from dycl_tvm.frontend.trace.by_code import by_code
 from dycl_tvm.frontend.trace.control_flow import ControlFlow
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
+from dycl_tvm.frontend.trace.join import undecided
 from dycl_tvm.frontend.trace.join.formats import percent
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
 from dycl_tvm.frontend.trace.join.texts import Text, is_among, joined, text_of
@@ -456,6 +457,8 @@ def delitem(obj: Any, index: Any) -> None:
 
 def augment(op: str, x: Any, value: Any) -> Any:
     """``x op= value`` of a variable: the new value of the variable."""
+    if op in ("add", "sub", "mul") and undecided.is_known(value) and undecided.can_be_an_operand(x):
+        return undecided.computed(value, lambda one: augment(op, x, one))
     if only_writes(x, f"__{_IN_PLACE[op].__name__}__"):
         return _IN_PLACE[op](x, value)
     current().heap.changing(x)

@@ -26,6 +26,7 @@ from dycl_tvm.frontend.python.calls.sums import sums_of_the_program
 from dycl_tvm.frontend.python.calls.unread import Unread
 from dycl_tvm.frontend.python.explore import Exploration
 from dycl_tvm.frontend.python.first_call import stage_after_it
+from dycl_tvm.frontend.python.flow.branches import ifexp
 from dycl_tvm.frontend.python.flow.exits import origin_of
 from dycl_tvm.frontend.python.flow.recursion import Recursive
 from dycl_tvm.frontend.python.no_trace import no_trace
@@ -33,11 +34,13 @@ from dycl_tvm.frontend.python.persistent_state import ModelState
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.python.source.locate import current_origin
 from dycl_tvm.frontend.python.source.ownership import code_of, is_library
+from dycl_tvm.frontend.python.source.syntax import is_rewritten
 from dycl_tvm.frontend.trace.alike_results import number_alike
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.join.outgrown import Outgrown
+from dycl_tvm.frontend.trace.join.undecided import Choices
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
 from dycl_tvm.frontend.trace.procedures import lower_calls
@@ -174,6 +177,7 @@ def _stage(
             session.keep(growing)
             session.keep(tests)
             session.get(Outgrown).ask = growing.outgrown
+            session.get(Choices).choose, session.get(Choices).of_the_program = ifexp, is_rewritten
             entry = session.builder.entry
             entry.params = [Value(t, n) for n, t in zip(inputs.names, inputs.types)] + [Value(INT, size.name) for size in inputs.sizes]
             values = list(entry.params)

@@ -7,7 +7,7 @@ be joined, and the program after the call is staged once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,15 @@ def counters_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Counter]:
 
 def tried_by_length(run: Run, counters: list[Counter]) -> Any:
     """Make a call: as it stands, or if Python needs one of these lengths in it, once for each that it may be."""
-    attempt = _Attempt(counters)
+    attempt = Attempt(counters)
     try:
         return attempt.run(run)
     except LengthNeeded as needed:
         if not any(c is needed.counter for c in counters):
             raise
-        attempt.take_back(needed)
+        if not attempt.can_be_taken_back:
+            needed.refuse()
+        attempt.take_back()
         counter = needed.counter
     if current().decisions.chosen_by_tests():  # what the call gives for one length and another cannot be joined
         decided(counter)
@@ -60,15 +62,17 @@ def _with_length(run: Run, counter: Counter, length: int) -> Any:
         forget(before)
 
 
-class _Attempt:
+class Attempt:
     """A call that can be taken back."""
 
-    def __init__(self, counters: list[Counter]) -> None:
+    def __init__(self, counters: Sequence[Counter] = ()) -> None:
         session = current()
         self._counters = counters
         self._scope = Scope()
         self._mark, self._start = session.builder.mark(), session.builder.cursor
         self._saved = session.decisions.checkpoint(), exits().checkpoint()
+        #: Whether no run before has made it: it may be forgotten.
+        self.is_first = session.builder.peek() is None
         #: What the call has changed that cannot be undone.
         self.advanced = ""
 
@@ -86,16 +90,29 @@ class _Attempt:
         self._scope.close()
         return made
 
-    def take_back(self, needed: LengthNeeded) -> None:
-        """Undo what the call did up to where it needed a length; it is refused where that cannot be."""
+    @property
+    def can_be_taken_back(self) -> bool:
+        """Whether all that the call has done can be undone."""
+        builder = current().builder
+        return not self.advanced and not any(key == ("decide",) for key, _, _ in builder.events[self._start : builder.cursor])
+
+    def take_back(self) -> None:
+        """Undo what the call did up to where it ended early; a run that repeats this one makes it up to there again."""
+        self._undo()
+        current().builder.truncate(self._mark)
+
+    def forget(self) -> None:
+        """Undo what the call did, as if it had never been made: a run that repeats this one does not make it."""
+        self._undo()
+        builder = current().builder
+        builder.cut(self._start, self._start)
+        builder.block = self._mark[0]
+
+    def _undo(self) -> None:
         session = current()
-        events = session.builder.events[self._start : session.builder.cursor]
-        if self.advanced or any(key == ("decide",) for key, _, _ in events):
-            needed.refuse()
         session.journal.close_to(self._scope.depth + 1)
         session.journal.rollback(self._scope.mark)
         self._scope.close()
         decisions, left = self._saved
         session.decisions.restore_checkpoint(decisions)
         exits().restore_checkpoint(left)
-        session.builder.truncate(self._mark)

@@ -38,7 +38,9 @@ def _itself(x: Any) -> Any:
 def list_of(made: list[Any], items: Any, whole: Callable[[Any], list[Any]], each: Each) -> Any:
     """Return the list that a comprehension makes of some items; ``made`` is an empty one."""
     lists, frame = current().get(GrowingLists), sys._getframe(1)
-    return _collected(lists.made(made, frame), items, each) if is_rolled(items) else lists.made(whole(items), frame)
+    if not is_rolled(items):
+        return lists.made(whole(items), frame)
+    return lists.collected(made, frame, "", lambda found: _collected(found, items, each))
 
 
 def generator_of(items: Any, whole: Callable[[Any], Any], each: Each, every: bool, flat: bool) -> Any:
@@ -152,10 +154,10 @@ def extreme_by_key(callee: Any, items: Any, given: dict[str, Any]) -> Any:
 
 def listed(x: Any, of: str = "items", made_of: Callable[[Any], Any] = _itself) -> Any:
     """Return a list of what is made of the items that an iterator gives."""
-    made, items, each = current().get(GrowingLists).made([], users_frame(), of), x, _put
+    lists, frame, items, each = current().get(GrowingLists), users_frame(), x, _put
     if issubclass(type(x), RunTimeGenerator):
         if _was_used(x):
-            return made
+            return lists.made([], frame, of)
         x.put("used", True)
         items, each = x.source, x.each
     elif type(x) is Filter:
@@ -166,7 +168,7 @@ def listed(x: Any, of: str = "items", made_of: Callable[[Any], Any] = _itself) -
             wanted = found if x.wanted else program().operators.not_(found)
             return ifexp(wanted, lambda: put(item), lambda: False)
 
-    return _collected(made, items, each, made_of)
+    return lists.collected([], frame, of, lambda found: _collected(found, items, each, made_of))
 
 
 def _put(put: Callable[[Any], Any], item: Any) -> Any:

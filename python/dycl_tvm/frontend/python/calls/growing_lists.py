@@ -8,6 +8,7 @@ the program where it is made.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from typing import Any, NoReturn
 import torch
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.calls.by_length import Attempt
 from dycl_tvm.frontend.python.calls.kept_lists import Items, items_of, stand_in
 from dycl_tvm.frontend.python.calls.kept_rows import Form, common, form_of, number_form
 from dycl_tvm.frontend.python.calls.stand_ins import StandIns, begin_anew
+from dycl_tvm.frontend.python.program import program
+from dycl_tvm.frontend.trace.control_flow import Again
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.grown import Grown, OfTheRun, cut
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
@@ -69,6 +73,23 @@ class GrowingLists:
         found = heap.born(stand_in(list, items, lambda: self._used(place)))
         found.extend(x)
         return found
+
+    def collected(self, made: list[Any], frame: FrameType, of: str, collect: Callable[[Any], Any]) -> Any:
+        """Return the list that ``collect`` makes longer, as :meth:`made` gives it of an empty one that nothing else has.
+
+        So what is found of it is no reason to begin anew: that part of the program is forgotten, and made again with what is known by then.
+        """
+        place = _place_of(frame, of)
+        while True:
+            known, attempt = copy.copy(self.stand_ins.known.get(place)), Attempt()
+            try:
+                return attempt.run(lambda: collect(self.made(made, frame, of)))
+            except Again:
+                if self.stand_ins.known.get(place) in (None, known) or not (attempt.is_first and attempt.can_be_taken_back):
+                    raise
+                attempt.forget()
+                program().trampolines.passing = None
+                made.clear()
 
     def of_numbers(self, t: torch.Tensor, frame: FrameType) -> Any:
         """Return what stands for ``t.tolist()``, of as many numbers as the run says; None where that is given by other means.

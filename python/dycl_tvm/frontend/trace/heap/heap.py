@@ -69,7 +69,7 @@ class Heap:
         """Whether an object that was made after a moment holds ``x`` in its attributes, or as one of its items."""
         for holder, born in self._births.values():
             if born > moment and holder is not x:
-                items = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, (list, deque)) else ()
+                items = holder.values() if issubclass(type(holder), dict) else holder if issubclass(type(holder), (list, deque)) else ()
                 if any(item is x for item in (*items, *(space_of(holder) or {}).values())):
                     return True
         return False

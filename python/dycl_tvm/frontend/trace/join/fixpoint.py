@@ -531,7 +531,7 @@ def _mentions(values: list[Any], x: Any) -> int:
     while todo:
         v = todo.pop()
         count += v is x
-        if isinstance(v, (tuple, list, deque, dict)) and v is not x and id(v) not in seen:
+        if issubclass(type(v), (tuple, list, deque, dict)) and v is not x and id(v) not in seen:  # what stands for a list holds no objects
             seen.add(id(v))
             todo.extend(v.values() if isinstance(v, dict) else v)
     return count

@@ -58,7 +58,7 @@ def has_grown(before: Any, after: Any, depth: int = 8) -> bool:
         here, there = tensor_type(before), tensor_type(after)
         longer = [m - n for n, m in zip(here.shape, there.shape) if n != m]
         return len(here.shape) == len(there.shape) and here.dtype == there.dtype and len(longer) == 1 and longer[0] > 0
-    if type(before) is not type(after) or not isinstance(before, (tuple, list, dict)) or len(before) != len(after) or not depth:
+    if type(before) is not type(after) or not issubclass(type(before), (tuple, list, dict)) or len(before) != len(after) or not depth:
         return False
     pairs = zip(*[c.values() if isinstance(c, dict) else c for c in (before, after)])
     return any(has_grown(a, b, depth - 1) for a, b in pairs)
@@ -258,6 +258,10 @@ class Growth:
             return True
         found, breaks = self._proved(header, counter, entry)
         if breaks:
+            later = min((t for t in counter.thresholds if t >= counter.last), default=None)
+            if later is not None and self._claims and self._attempts < _MOST_ATTEMPTS:
+                self._last = later + 1  # what ends the loop may come only then
+                return False
             self._broken = not (self._tested and self._claims)
             self._claims = False
             return False

@@ -41,7 +41,7 @@ from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, are_one_k
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
-from dycl_tvm.frontend.trace.join.undecided import note_contents, undecided
+from dycl_tvm.frontend.trace.join.undecided import are_truths, note_contents, undecided
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.aligned import dims_of, extent_at
@@ -230,12 +230,13 @@ class Join:
     def _poison(self, found: list[Captured], what: Name) -> Poison:
         why = self._differing.add(what, sides_of(found))
         poison = Poison(self._decision_of(found), why, self.block, tuple([form_of(c) for c in found]))
+        groups = None if are_truths(found) else self._kinds(found)
+        if groups is not None:
+            return self._one_of(groups, what, why)
         made = undecided(poison, found, self.operand)
         if made is not poison:
             self._undecided.append(made)
-            return made
-        groups = self._kinds(found)
-        return poison if groups is None else self._one_of(groups, what, why)
+        return made
 
     def _kinds(self, found: Sequence[Captured]) -> Groups | None:
         """Return what values are kind by kind, where paths cannot part at the decision behind which they met, or would ever again.

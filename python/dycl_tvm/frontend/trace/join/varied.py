@@ -15,6 +15,7 @@ from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, rank_of, same_kind
+from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
@@ -42,6 +43,8 @@ class Varied:
         Of the buffer.
     others : tuple of (int, Length)
         Lengths along other dimensions, which all of them have.
+    contiguous : bool
+        Whether all surely lie in memory as tensors that were made anew do.
     """
 
     along: int
@@ -49,6 +52,7 @@ class Varied:
     most: int
     type: TensorType
     others: tuple[tuple[int, Length], ...] = ()
+    contiguous: bool = False
 
     def sized(self, least: int, most: int) -> Varied:
         """Return the same with other bounds of the length."""
@@ -73,7 +77,9 @@ class Varied:
     def tensor(self, buffer: Value, length: Value, decision: Any) -> Grown:
         """Make the tensor that stands for all; ``decision`` is what tells them apart."""
         own = Length(Counter(length, self.most, decision, first=self.least), 1, 0)
-        return Grown(Storage(buffer), (), buffer, {**dict(self.others), self.along: own})
+        made = Grown(Storage(buffer), (), buffer, {**dict(self.others), self.along: own})
+        made.contiguous_ = self.contiguous
+        return made
 
 
 def _extent(t: torch.Tensor, dim: int) -> Extent:
@@ -131,7 +137,8 @@ def varied(found: Sequence[Captured], before: Varied | None = None) -> Varied | 
     least, most = min(b[0] for b in bounds), max(b[1] for b in bounds)
     shape = types[0].shape
     type_ = TensorType((*shape[:along], most, *shape[along + 1 :]), types[0].dtype)
-    return Varied(along, max(least, 0), most, type_, tuple(others.items()))
+    contiguous = all(is_contiguous(c.obj) for c in leaves) and (before is None or before.contiguous)
+    return Varied(along, max(least, 0), most, type_, tuple(others.items()), contiguous)
 
 
 class _Endless(OfOneRun):
@@ -162,7 +169,7 @@ class VariedState:
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
-        return (len(self.forms), sum(self._widened.values()))
+        return (len(self.forms), sum(self._widened.values()), sum(form.contiguous for form in self.forms.values()))
 
     def notes(self, path: tuple[Any, ...], found: Sequence[Captured]) -> bool:
         """Note what tensors at the header and at the end of the body have in common; whether one can stand for them."""
@@ -183,7 +190,8 @@ class VariedState:
         if len({(t.dtype, len(t.shape)) for t in types}) > 1 or len(differing) != 1:
             return None
         sizes = [t.shape[differing[0]] for t in types]
-        return Varied(differing[0], 0, 0, types[0]).sized(min(sizes), max(sizes))
+        contiguous = all(is_contiguous(c.obj) for c in leaves)
+        return Varied(differing[0], 0, 0, types[0], contiguous=contiguous).sized(min(sizes), max(sizes))
 
     def holds(self, path: tuple[Any, ...], back: Captured) -> bool | None:
         """Whether the tensor at the header can stand for that at the end of the body; None if it can in the next round."""
@@ -195,6 +203,9 @@ class VariedState:
             form = form.sized(form.least, before.most)
         if form == before:
             return True
+        if replace(form, contiguous=True) == before:
+            self.forms[path] = form
+            return None
         self._widened[path] = self._widened.get(path, 0) + 1
         ended = self._ended(path, form, before.most)
         if ended is None and form.most > before.most and self._widened[path] > _MOST_WIDENINGS:
