@@ -90,8 +90,9 @@ def test_the_bodies_for_few_rows_read_the_weights_of_the_other() -> None:
 
 def test_no_body_where_no_call_has_so_few_rows() -> None:
     make = maker(Dense(1, 64, 512, 256), Epilogue())
-    assert make.own((None, N, None), Bounds([(1, 64)])) == (None, N)
-    assert make.own((None, N, None), Bounds([(63, 64)])) == ()
+    of_all, of_many = (make.own((None, N, None), Bounds([(least, 64)])) for least in (1, 63))
+    assert of_all == (None, N, Extent.number(0)) and of_many == (None, N, Extent.number(62))
+    assert len(bodies(make(of_all))) == len(bodies(make(of_many))) + len(make.fewer)
     assert make.own((None, None, None), Bounds([])) == ()
     assert not bodies(make())
 

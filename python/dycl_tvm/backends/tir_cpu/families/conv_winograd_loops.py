@@ -208,7 +208,10 @@ class Loops:
             batch, _, *around = s.work.y.shape
             every = (batch, *around, *s.work.x.shape[2:])
             images, rows, columns, in_rows, in_cols = (there_are(e, n, number) for e, n in zip(self.own, every))
-            self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
+            # what a tile reads behind what is wanted of it is zero too: memory of other things may hold denormal numbers, which are slow
+            top, left, _, _ = s.work.padding
+            self.in_rows = T.bind(tirx.min(in_rows, rows + (s.work.kernel[0] - 1 - top)))
+            self.in_cols = T.bind(tirx.min(in_cols, columns + (s.work.kernel[1] - 1 - left)))
             self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
             self.rows = T.bind(images * self.tile_rows)
             if self.few:
@@ -277,6 +280,10 @@ class Loops:
             if self.own or begin < end:
                 with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
                     store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
+        if self.own:
+            count = rows * tile_cols
+            with T.serial(0, self.reached(count) - count) as k, T.serial(0, t.a * t.a) as at, T.vectorized(0, s.lanes) as e:
+                store(v, (at * s.v_stride + c * (s.block_rows * s.tiles[1]) + count + k, e), tirx.const(0, "float32"))
         with T.serial(0, rows) as r:
             image, h = self.row_of(first + r)
             if self.own:
@@ -338,15 +345,30 @@ class Loops:
                     # the last tile of columns overlaps the one before
                     self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
                 return
-            # what is left behind whole tiles is a few narrow ones, or one whole that overlaps the one before: little code and waste
-            narrow = -(-s.cols // 4)
-            few = (s.cols // narrow - 1) * narrow
-            full = (count + s.cols - 1 - few) // s.cols
-            # the last one of each kind may overlap the one before, or read and write what nobody looks at
+            narrow, full = self.narrow, self.whole_tiles(count)
+            # the last one of each kind may overlap the one before, or read zeros and write what nobody looks at
             with T.serial(0, full) as j:
                 self.tile(v, m, x, tirx.min(j * s.cols, tirx.max(count - s.cols, 0)), u_begin, blocks, s.cols)
             with T.serial(0, (tirx.max(count - full * s.cols, 0) + narrow - 1) // narrow) as j:
                 self.tile(v, m, x, tirx.min(full * s.cols + j * narrow, tirx.max(count - narrow, 0)), u_begin, blocks, narrow)
+
+    @property
+    def narrow(self) -> int:
+        """Columns of the tiles of products that compute what is left behind whole ones."""
+        return -(-self.s.cols // 4)
+
+    def whole_tiles(self, count: Any) -> Any:
+        """Return how many whole tiles there are of ``count`` columns.
+
+        What is left is a few narrow ones, or one whole that overlaps the one before: little code and waste.
+        """
+        few = (self.s.cols // self.narrow - 1) * self.narrow
+        return (count + self.s.cols - 1 - few) // self.s.cols
+
+    def reached(self, count: Any) -> Any:
+        """Return up to which column products read where ``count`` are wanted."""
+        whole = tirx.max(self.whole_tiles(count) * self.s.cols, self.narrow)
+        return tirx.max(count, tirx.min(whole, self.s.cols))
 
     def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int, cols: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
