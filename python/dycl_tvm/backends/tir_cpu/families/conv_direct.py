@@ -79,8 +79,9 @@ FAMILY = _Direct()
 class DirectMaker(Maker):
     """Makes the kernel of a convolution, also for the first rows and columns of the output alone, which are what is its own.
 
-    A tile that reaches over the last of these is computed as one or two of half the columns, which read nothing behind what wanted
-    places read: memory of other things may hold denormal numbers there, and products of those take a hundred times as long.
+    A tile that reaches over the last of these is computed as one or two of half the columns (as a whole one instead of two if its weights
+    do not stay in the first cache meanwhile), which read nothing behind what wanted places read: memory of other things may hold denormal
+    numbers there, and products of those take a hundred times as long.
     """
 
     work: Conv2D
@@ -188,13 +189,19 @@ class _Emitter:
             with T.Then():
                 _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
             with T.Else():  # each is code for each tap
-                if len(set(columns.reach)) < 2:
+                if half < columns.size and 4 * self.p.lanes * self.p.reduction * blocks > self.machine.l1 // 2:
+                    with T.If(left > half):
+                        with T.Then():
+                            part(0, columns.size, columns.reach)
+                        with T.Else():
+                            part(0, half, columns.reach[:half])
+                elif len(set(columns.reach)) < 2:
                     with T.serial(0, tirx.Select(left > half, 2, 1) if half < columns.size else 1) as k:
                         part(k * (columns.size - half), half, columns.reach[:half])
-                    return
-                for first in sorted({0, columns.size - half}):
-                    with guarded([left > half] if first else []):
-                        part(first, half, columns.reach[first : first + half])
+                else:
+                    for first in sorted({0, columns.size - half}):
+                        with guarded([left > half] if first else []):
+                            part(first, half, columns.reach[first : first + half])
 
     # -- scratch -----------------------------------------------------------------------------------------------------------
 

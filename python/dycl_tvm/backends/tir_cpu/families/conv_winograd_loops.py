@@ -407,7 +407,9 @@ class Loops:
                     continue
                 buffer, k = place[n, j, part]
                 with T.vectorized(0, s.lanes) as e:
-                    product = v[x * self.v_stride + c * self.columns + begin + j, lane] * self.u[u_begin + (c * s.lanes + lane) * blocks + n, e]
+                    product = (
+                        v[x * self.v_stride + c * self.columns + begin + j, lane] * self.u[u_begin + (c * s.lanes + lane) * blocks + n, e]
+                    )
                     store(buffer, (k, e), buffer[k, e] + product)
 
         full, rest = divmod(s.ci, s.lanes)
