@@ -216,7 +216,8 @@ class Loops:
             top, left, _, _ = s.work.padding
             self.in_rows = T.bind(tirx.min(in_rows, rows + (s.work.kernel[0] - 1 - top)))
             self.in_cols = T.bind(tirx.min(in_cols, columns + (s.work.kernel[1] - 1 - left)))
-            self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
+            # at least one: TVM computes quotients by them ahead of the loops that are not entered where there is none
+            self.tile_rows, self.tile_cols = (T.bind((tirx.max(n, 1) + (s.m - 1)) // s.m) for n in (rows, columns))
             self.rows = T.bind(images * self.tile_rows)
             if self.few:
                 with T.If(images * rows * columns <= self.few):
@@ -233,10 +234,11 @@ class Loops:
         s = self.s
         if self.own:
             # rows that are short are more to a block: each block reads all weights
-            most = s.block_rows * s.tiles[1] // tirx.max(self.tile_cols, 1)
+            most = s.block_rows * s.tiles[1] // self.tile_cols
             if not self.split and is_parallel(s.blocks, self.machine, self.seconds[0]):
-                most = tirx.min(most, (self.rows + (self.machine.cores - 1)) // self.machine.cores)
-            blocks = tirx.max((self.rows - 1) // tirx.max(most, s.block_rows) + 1, 1)
+                each = tirx.truncdiv(self.rows - 1, self.machine.cores) + 1
+                most = tirx.max(tirx.min(most, each), s.block_rows)
+            blocks = T.bind(tirx.truncdiv(self.rows - 1, most) + 1)
             self.block_rows = T.bind((self.rows + (blocks - 1)) // blocks)
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
