@@ -246,7 +246,7 @@ class _Emitter:
         at = [self.at(self.p.rows, row, i), self.at(self.p.columns, column, k)]
         if within:
             at = list(map(tirx.min, at, self.ends))
-        return self.copy[c, at[0], at[1], lane] if self.copied else self.input(n, c, *at, lane)
+        return self.copy[c, at[0], at[1], lane] if self.copied else self.input(n, c, at[0], at[1], lane)
 
 
 @dataclass(frozen=True)
