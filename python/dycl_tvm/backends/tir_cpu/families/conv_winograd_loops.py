@@ -238,8 +238,11 @@ class Loops:
             if not self.split and is_parallel(s.blocks, self.machine, self.seconds[0]):
                 each = tirx.truncdiv(self.rows - 1, self.machine.cores) + 1
                 most = tirx.max(tirx.min(most, each), s.block_rows)
-            blocks = T.bind(tirx.truncdiv(self.rows - 1, most) + 1)
-            self.block_rows = T.bind((self.rows + (blocks - 1)) // blocks)
+            blocks = tirx.truncdiv(self.rows - 1, most) + 1
+            # in memory: TVM would write the quotients wherever the number is read
+            number = T.alloc_buffer((1,), "int32")
+            store(number, (0,), tirx.truncdiv(self.rows + (blocks - 1), blocks))
+            self.block_rows = number[0]
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
 
@@ -248,8 +251,8 @@ class Loops:
         s = self.s
         a, lanes = s.transform.a, s.lanes
         if self.own:  # whole blocks, as long as there are rows
-            first = block * self.block_rows
-            rows = tirx.max(tirx.min(self.rows - first, self.block_rows), 0)
+            first = T.bind(block * self.block_rows)
+            rows = T.bind(tirx.max(tirx.min(self.rows - first, self.block_rows), 0))
         else:
             first = block * s.rows // s.blocks
             rows = (block + 1) * s.rows // s.blocks - first if s.rows % s.blocks else s.block_rows
