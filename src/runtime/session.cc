@@ -62,6 +62,7 @@ struct Layout {
   dycl::Output* outputs;
   void** input_data;
   char** staging;
+  int64_t* held;
   char** state_tensors;
   DLTensor* views;
   int64_t* view_strides;
@@ -88,6 +89,7 @@ uint64_t Carve(char* block, bool arena, const dycl::SessionSizes& sizes, Layout*
   l->outputs = c.Take<dycl::Output>(kProgram.max_leaves);
   l->input_data = c.Take<void*>(kProgram.inputs.size);
   l->staging = c.Take<char*>(kProgram.inputs.size);
+  l->held = c.Take<int64_t>(static_cast<uint64_t>(kProgram.inputs.size) * MaxRank());
   l->state_tensors = c.Take<char*>(kProgram.state.size);
   l->views = c.Take<DLTensor>(kProgram.max_leaves);
   l->view_strides = c.Take<int64_t>(static_cast<uint64_t>(kProgram.max_leaves) * MaxRank());
@@ -184,6 +186,7 @@ void DyclSession::Bind(char* arena) {
   arena_ = arena != nullptr ? arena : l.arena;
   inputs_data_ = l.input_data;
   staging_ = l.staging;
+  held_ = l.held;
   state_tensors_ = l.state_tensors;
   input_scalars_ = l.inputs;
   views_ = l.views;
@@ -337,6 +340,10 @@ int32_t DyclSession::SetCudaStream(bool given, void* stream) {
   return DYCL_OK;
 }
 
+int64_t* DyclSession::HeldOf(const TensorDesc& input) const {
+  return held_ + static_cast<uint64_t>(input.index) * frame_.max_rank;
+}
+
 void DyclSession::PlaceInput(uint32_t input, void* data) {
   if (inputs_data_[input] == data) return;
   inputs_data_[input] = data;
@@ -387,7 +394,8 @@ int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   char* staging = staging_[desc.index];
   // A view of an input that the last run has returned, and the inputs before may have been written
   // over.
-  if (own && (data != staging || !dycl::IsContiguous(*given)) && IsStaged(data)) {
+  bool stays = data == staging && dycl::IsContiguous(*given) && dycl::IsFront(*given, DimsOf(desc));
+  if (own && !stays && IsStaged(data)) {
     return dycl::InputError(
         "input '%s': the tensor lies where the session keeps inputs that it copied; give a copy",
         want.name);
@@ -397,7 +405,7 @@ int32_t DyclSession::BindTensor(uint32_t k, const DLTensor* given) {
   } else if (aligned && !own && whole && dycl::IsContiguous(*given) && !IsTarget(data, bytes)) {
     PlaceInput(desc.index, data);
   } else {
-    dycl::CopyToFront(*given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging);
+    dycl::CopyToFront(*given, dycl::ItemBytes(desc.dtype), DimsOf(desc), staging, HeldOf(desc));
     PlaceInput(desc.index, staging);
   }
   return DYCL_OK;

@@ -138,6 +138,8 @@ struct DyclSession {
   bool IsTarget(const char* data, uint64_t bytes) const;
   // Where a tensor of the arena lies; null for one that no call of the session's sizes uses.
   char* ArenaPlace(const dycl::TensorDesc& tensor) const;
+  // The extents of what was copied last to an input's place; behind them it is zero.
+  [[nodiscard]] int64_t* HeldOf(const dycl::TensorDesc& input) const;
   // Points every view of an input at the caller's bytes, or at the staging area.
   void PlaceInput(uint32_t input, void* data);
 
@@ -149,6 +151,7 @@ struct DyclSession {
   dycl::Frame frame_{};
   void** inputs_data_ = nullptr;  // where each input of this run lies
   char** staging_ = nullptr;      // an aligned place for each input
+  int64_t* held_ = nullptr;       // of each, the extents of what was copied there last
   char** state_tensors_ = nullptr;
   dycl::Scalar* input_scalars_ = nullptr;
   DLTensor* views_ = nullptr;  // the outputs as the caller sees them

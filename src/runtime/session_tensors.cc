@@ -95,8 +95,8 @@ int32_t DyclSession::UploadTensor(const dycl::InputDesc& want, const DLTensor& g
   }
   const void* from = data;
   if (!dycl::IsContiguous(given) || dycl::TensorBytes(given) != bytes) {
-    dycl::CopyToFront(given, dycl::ItemBytes(desc.dtype), dims, staging_[desc.index]);
     from = staging_[desc.index];
+    dycl::CopyToFront(given, dycl::ItemBytes(desc.dtype), dims, staging_[desc.index], HeldOf(desc));
   }
   PlaceInput(desc.index, place);
   return device_->Upload(place, from, bytes) ? DYCL_OK : dycl::LastStatus();

@@ -1,6 +1,7 @@
 // Licensed under the Apache License, Version 2.0; see LICENSE.
 #include "tensor_copy.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -204,14 +205,11 @@ bool IsContiguous(const DLTensor& t) {
   return true;
 }
 
-void CopyStrided(const DLTensor& from, size_t item_bytes, char* to) {
-  CopyToFront(from, item_bytes, from.shape, to);
-}
+namespace {
 
-void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to) {
+// Copies a tensor of any strides to the front of a row-major one of the extents `dims`.
+void Copy(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to) {
   const char* data = static_cast<const char*>(from.data) + from.byte_offset;
-  size_t room = item_bytes;
-  for (int d = 0; d < from.ndim; ++d) room *= static_cast<size_t>(dims[d]);
   int compact = from.ndim;
   int64_t stride = 1;
   size_t bytes = item_bytes;
@@ -223,14 +221,52 @@ void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, c
     if (alike && (d + 1 == from.ndim || from.shape[d + 1] == dims[d + 1])) compact = d;
     stride *= from.shape[d];
   }
-  if (bytes != 0 && IsContiguous(from) && IsFront(from, dims)) {
-    // It may lie here already: the last run has returned this input.
-    memmove(to, data, bytes);
-    memset(to + bytes, 0, room - bytes);
+  if (bytes == 0) return;
+  if (IsContiguous(from) && IsFront(from, dims)) {
+    memmove(to, data, bytes);  // it may lie here already: the last run has returned this input
+  } else {
+    CopyAxis(from, 0, compact, data, item_bytes, dims, to);
+  }
+}
+
+// Clears what the front of the extents `held` has behind that of the extents `now`; all of it where
+// `now` is null.
+void ClearBehind(const int64_t* now, const int64_t* held, const int64_t* dims, int ndim,
+                 size_t item_bytes, char* to) {
+  bool behind = false, whole = true;
+  size_t step = item_bytes;
+  for (int d = 0; d < ndim; ++d) {
+    if (held[d] == 0) return;
+    behind = behind || now == nullptr || held[d] > now[d];
+    if (d == 0) continue;
+    step *= static_cast<size_t>(dims[d]);
+    whole = whole && held[d] == dims[d];
+  }
+  if (!behind) return;
+  int64_t both = now == nullptr ? 0 : std::min(now[0], held[0]);
+  for (int64_t i = 0; i < both && ndim > 1; ++i) {
+    ClearBehind(now + 1, held + 1, dims + 1, ndim - 1, item_bytes, to + i * step);
+  }
+  if (whole) {
+    memset(to + both * step, 0, static_cast<size_t>(held[0] - both) * step);
     return;
   }
-  if (bytes != room) memset(to, 0, room);
-  if (bytes != 0) CopyAxis(from, 0, compact, data, item_bytes, dims, to);
+  for (int64_t i = both; i < held[0]; ++i) {
+    ClearBehind(nullptr, held + 1, dims + 1, ndim - 1, item_bytes, to + i * step);
+  }
+}
+
+}  // namespace
+
+void CopyStrided(const DLTensor& from, size_t item_bytes, char* to) {
+  Copy(from, item_bytes, from.shape, to);
+}
+
+void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to,
+                 int64_t* held) {
+  Copy(from, item_bytes, dims, to);
+  ClearBehind(from.shape, held, dims, from.ndim, item_bytes, to);
+  std::copy_n(from.shape, from.ndim, held);
 }
 
 bool IsFront(const DLTensor& t, const int64_t* dims) {

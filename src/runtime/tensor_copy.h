@@ -28,8 +28,10 @@ uint64_t TensorBytes(const DLTensor& t);
 void CopyStrided(const DLTensor& from, size_t item_bytes, char* to);
 
 // Copies a tensor of any strides to the front of a row-major one of the extents `dims`; behind it
-// are zeros.
-void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to);
+// are zeros. `held` are the extents of the front behind which there were zeros before, and then of
+// this one: what the last call left is cleared, and not all that there is room for.
+void CopyToFront(const DLTensor& from, size_t item_bytes, const int64_t* dims, char* to,
+                 int64_t* held);
 
 // Whether the elements of a contiguous tensor follow one another in a row-major one of the extents
 // `dims` too, of which it is the front.

@@ -94,6 +94,21 @@ def guarded(array: Any, at_end: bool) -> Any:
     return copy
 
 
+#: A number that is not zero, and multiplied some hundred times as slowly as others.
+DENORMAL = 1e-40
+
+
+def meets_denormals(call: Callable[[], object]) -> bool:
+    """Whether this thread computes with a denormal number in a call: the CPU takes that down in its register of states, MXCSR."""
+    libm, environment = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 8)()
+    assert libm.fegetenv(environment) == 0
+    environment[7] &= ~2
+    assert libm.fesetenv(environment) == 0
+    call()
+    assert libm.fegetenv(environment) == 0
+    return bool(environment[7] & 2)
+
+
 class Kernel:
     """A compiled kernel."""
 

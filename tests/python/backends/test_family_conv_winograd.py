@@ -189,6 +189,28 @@ def test_of_images_rows_and_columns_only_what_is_wanted(chosen: WinogradPlan, sh
         assert np.isnan(y.numpy()[count:]).all()
 
 
+@pytest.mark.parametrize("chosen", [plan(2, oc=1, cols=9, blocks=1), plan(4, oc=2, cols=5, blocks=2), plan(4, cols=6, blocks=1, split=1)])
+def test_no_denormal_number_behind_what_is_wanted_is_multiplied(chosen: WinogradPlan) -> None:
+    """Neither of the image nor of the kernel's own memory, in which an earlier call left some."""
+    work, machine = conv(AVX2, 1, 11, 16, 14, 15), replace(machine_of(AVX2), cores=1)
+    x = np.random.default_rng(0).standard_normal(work.x.shape).astype("float32")
+    u = np.ones(FAMILY.packed(work, chosen, machine).physical, "float32")
+    fn = WinogradMaker(work, chosen, machine, NOTHING)((None, Extent(0, 1, 0), Extent(1, 1, 0), None, None))
+    run = tvm.compile(tvm.IRModule({"main": fn.with_attr("global_symbol", "main")}), AVX2)
+    y = tvm.runtime.tensor(np.zeros(work.y.physical, "float32"))
+
+    def slow(rows: int, columns: int, image: Any) -> bool:
+        args = [tvm.runtime.tensor(a) for a in (pack(image, work.x.block), u, np.array(rows, "int64"), np.array(columns, "int64"))]
+        return ku.meets_denormals(lambda: run["main"](*args, y))
+
+    height, width = work.y.shape[2:]
+    for rows, columns in ((1, 1), (4, 5), (1, width), (height, 1), (9, 9)):
+        assert slow(height, width, np.full_like(x, ku.DENORMAL))
+        there = np.full_like(x, ku.DENORMAL)
+        there[..., : rows + 1, : columns + 1] = x[..., : rows + 1, : columns + 1]
+        assert not slow(rows, columns, there)
+
+
 @pytest.mark.parametrize(("m", "cols"), [(2, 1), (4, 7)])
 def test_what_lies_behind_the_end_of_an_image_is_zero(m: int, cols: int) -> None:
     """An image that ends at a row and a column of the call has zeros behind them, whatever lies there; for every number of tiles."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.extents import Limit, outer, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_direct_plans import WIDE_TAPS, DirectPlan, direct_plans, unrolled_lanes
 from dycl_tvm.backends.tir_cpu.families.family import Maker
-from dycl_tvm.backends.tir_cpu.words.convolution import Problem, Run, cut, problem, share, tiles
+from dycl_tvm.backends.tir_cpu.words.convolution import Axis, Problem, Reach, Run, cut, problem, share, tiles
 from dycl_tvm.backends.tir_cpu.words.cost import one_core
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish, weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, prefetch, prim_func, store, there_are
@@ -79,7 +79,9 @@ FAMILY = _Direct()
 class DirectMaker(Maker):
     """Makes the kernel of a convolution, also for the first rows and columns of the output alone, which are what is its own.
 
-    A tile that reaches over the last of these columns is then a narrower one.
+    A tile that reaches over the last of these is computed as one or two of half the columns (as a whole one instead of two if its weights
+    do not stay in the first cache meanwhile), which read nothing behind what wanted places read: memory of other things may hold denormal
+    numbers there, and products of those take a hundred times as long.
     """
 
     work: Conv2D
@@ -125,6 +127,8 @@ class _Emitter:
         self.outputs = cut(p.outputs, plan.blocks)
         self.chunk = plan.inputs or p.inputs
         self.chunks = -(-p.inputs // self.chunk)
+        #: Partial sums of a tile, also of one in two halves.
+        self.slot = plan.blocks * plan.rows * (2 * -(-plan.columns // 2) if wanted else plan.columns)
         self.lane = T.ramp(0, 1, p.lanes)
         self.zero = T.broadcast(T.float32(0), p.lanes)
 
@@ -141,6 +145,10 @@ class _Emitter:
             self.spans = row_span, column_span
             self.scratch(-(-tiles(along) // parts), row_span[0])
             self.fill_copy(n, row_span)
+            #: The last row and column of the input, or of its copy, that any place reads which is wanted.
+            self.ends = [
+                T.bind(tirx.max(self.at(axis, count - 1, axis.kernel - 1), 0)) for axis, count in zip((p.rows, p.columns), self.wanted)
+            ]
             if p.groups > 1:
                 with _serial(*share(out_part, out_parts, p.groups)) as g:
                     self.blocks(n, g, (0, tiles(self.outputs)))
@@ -171,18 +179,35 @@ class _Emitter:
             _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
             return
         height, width = self.wanted
-        left, less = width - columns.position(j), 0
-        for count in sorted({-(-columns.size // 2), columns.size}):  # each is code for each tap
-            last = [left <= count] if count < columns.size else []
-            with guarded([rows.position(i) < height, left > less, *last]):
-                _Tile(self, n, g, block, blocks, rows, i, columns, j, count).emit(chunk)
-            less = count
+        above, left = height - rows.position(i), width - columns.position(j)
+        half = -(-columns.size // 2)
+
+        def part(first: Any, count: int, reach: Reach) -> None:
+            _Tile(self, n, g, block, blocks, rows, i, replace(columns, reach=reach), j, Part(first, count)).emit(chunk)
+
+        with guarded([above > 0, left > 0]), T.If(tirx.all(above >= rows.size, left >= columns.size)):
+            with T.Then():
+                _Tile(self, n, g, block, blocks, rows, i, columns, j).emit(chunk)
+            with T.Else():  # each is code for each tap
+                if half < columns.size and 4 * self.p.lanes * self.p.reduction * blocks > self.machine.l1 // 2:
+                    with T.If(left > half):
+                        with T.Then():
+                            part(0, columns.size, columns.reach)
+                        with T.Else():
+                            part(0, half, columns.reach[:half])
+                elif len(set(columns.reach)) < 2:
+                    with T.serial(0, tirx.Select(left > half, 2, 1) if half < columns.size else 1) as k:
+                        part(k * (columns.size - half), half, columns.reach[:half])
+                else:
+                    for first in sorted({0, columns.size - half}):
+                        with guarded([left > half] if first else []):
+                            part(first, half, columns.reach[first : first + half])
 
     # -- scratch -----------------------------------------------------------------------------------------------------------
 
     def scratch(self, tiles_of_piece: int, first_row: Any) -> None:
         """Allocate what a piece keeps outside of registers: a padded copy of its rows, partial sums between chunks."""
-        p, plan = self.p, self.plan
+        p = self.p
         if self.copied:
             rows = ((tiles_of_piece if p.rows.out > 1 else 1) - 1) * p.rows.stride + (p.rows.kernel - 1) * p.rows.dilation + 1
             columns = (p.columns.out - 1) * p.columns.stride + (p.columns.kernel - 1) * p.columns.dilation + 1
@@ -192,7 +217,7 @@ class _Emitter:
         if self.chunks > 1:
             other = tiles(self.columns) if p.rows.out > 1 else 1
             self.slots = other
-            vectors = tiles_of_piece * other * plan.blocks * plan.rows * plan.columns
+            vectors = tiles_of_piece * other * self.slot
             self.partial = T.alloc_buffer((vectors, p.lanes), "float32")
 
     def fill_copy(self, n: Any, row_span: tuple[Any, Any]) -> None:
@@ -209,28 +234,46 @@ class _Emitter:
         image, row, column = self.p.place(n, row, column)
         return self.x[image, c, row, column] if self.p.block == 1 else self.x[image, c, row, column, lane]
 
-    def element(self, n: Any, c: Any, lane: Any, row: Any, i: Any, column: Any, k: Any) -> Any:
-        """The input element under kernel position (i, k) of output (row, column)."""
-        p = self.p
-        if self.copied:
-            at = (row - self.copy_row) * p.rows.stride + i * p.rows.dilation, column * p.columns.stride + k * p.columns.dilation
-            return self.copy[c, at[0], at[1], lane]
-        return self.input(n, c, p.rows.at(row, i), p.columns.at(column, k), lane)
+    def at(self, axis: Axis, out: Any, k: Any) -> Any:
+        """The position under kernel position ``k`` of an output position, in the input or in the copy of it."""
+        if not self.copied:
+            return axis.at(out, k)
+        first = self.copy_row if axis is self.p.rows else 0
+        return (out - first) * axis.stride + k * axis.dilation
+
+    def element(self, n: Any, c: Any, lane: Any, row: Any, i: Any, column: Any, k: Any, within: bool) -> Any:
+        """The input element under kernel position (i, k) of output (row, column); one ``within`` what wanted places read."""
+        at = [self.at(self.p.rows, row, i), self.at(self.p.columns, column, k)]
+        if within:
+            at = list(map(tirx.min, at, self.ends))
+        return self.copy[c, at[0], at[1], lane] if self.copied else self.input(n, c, at[0], at[1], lane)
+
+
+@dataclass(frozen=True)
+class Part:
+    """``count`` columns of a tile from the ``first`` on, of which not all need be wanted."""
+
+    first: Any
+    count: int
 
 
 class _Tile:
-    """Writes the code of one tile."""
+    """Writes the code of one tile, or of a part of it."""
 
     def __init__(
-        self, e: _Emitter, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any, count: int | None = None
+        self, e: _Emitter, n: Any, g: Any, block: Any, blocks: int, rows: Run, i: Any, columns: Run, j: Any, part: Part | None = None
     ) -> None:
-        """``count`` of the columns of a tile of ``columns`` are computed, all if it is not given."""
         self.e, self.n, self.g, self.block, self.blocks, self.rows, self.columns = e, n, g, block, blocks, rows, columns
-        self.row, self.column = rows.position(i), columns.position(j)
-        self.points = [(a, b) for a in range(rows.size) for b in range(count or columns.size)]
-        size = e.plan.blocks * e.plan.rows * e.plan.columns
+        self.row, self.column, self.within = rows.position(i), columns.position(j), part is not None
+        count = columns.size
         (row_begin, _), (column_begin, _) = e.spans
-        self.slot = ((i - row_begin) * e.slots + j - column_begin) * size if e.chunks > 1 else 0
+        self.slot = ((i - row_begin) * e.slots + j - column_begin) * e.slot if e.chunks > 1 else 0
+        if part is not None:
+            count = part.count
+            self.column = self.column + part.first
+            # the first is at 0, and the second one behind the first
+            self.slot = self.slot + tirx.min(part.first, 1) * (e.slot // 2)
+        self.points = [(a, b) for a in range(rows.size) for b in range(count)]
 
     def emit(self, chunk: Any) -> None:
         e, p = self.e, self.e.p
@@ -322,7 +365,7 @@ class _Tile:
         for j in range(self.blocks if ahead and points else 0):
             prefetch(e.weights, [first + j + ahead, 0], cache=1)
         for a, b in points:
-            element = e.element(self.n, self.g * p.inputs + c, lane, self.row + a, i, self.column + b, k)
+            element = e.element(self.n, self.g * p.inputs + c, lane, self.row + a, i, self.column + b, k, self.within)
             for j in range(self.blocks):
                 acc = self.acc[a, b, j]
                 store(acc, [e.lane], acc[e.lane] + T.broadcast(element, p.lanes) * e.weights[first + j, e.lane])

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +16,15 @@ from tvm.script.ir_builder import tirx as T
 from dycl_tvm.backends.extents import Extent, sizes_of
 from dycl_tvm.backends.tir_cpu.families.conv_few import Places, emit_few
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
-from dycl_tvm.backends.tir_cpu.words.loops import guarded, parallel, store, there_are
+from dycl_tvm.backends.tir_cpu.words.loops import guarded, is_parallel, parallel, store, there_are
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
 from dycl_tvm.backends.tir_cpu.words.storage import read, write
 from dycl_tvm.backends.tir_cpu.words.workload import Conv2D, Epilogue
 from dycl_tvm.errors import UsageError
 
+#: Multiply-adds that must be under way to hide their latency, on cores with two units and latency 4.
+_IN_FLIGHT = 8
 _Vectors = Callable[[int], Any]
 
 
@@ -208,8 +212,12 @@ class Loops:
             batch, _, *around = s.work.y.shape
             every = (batch, *around, *s.work.x.shape[2:])
             images, rows, columns, in_rows, in_cols = (there_are(e, n, number) for e, n in zip(self.own, every))
-            self.in_rows, self.in_cols = T.bind(in_rows), T.bind(in_cols)
-            self.tile_rows, self.tile_cols = T.bind((rows + (s.m - 1)) // s.m), T.bind((columns + (s.m - 1)) // s.m)
+            # what a tile reads behind what is wanted of it is zero too: memory of other things may hold denormal numbers, which are slow
+            top, left, _, _ = s.work.padding
+            self.in_rows = T.bind(tirx.min(in_rows, rows + (s.work.kernel[0] - 1 - top)))
+            self.in_cols = T.bind(tirx.min(in_cols, columns + (s.work.kernel[1] - 1 - left)))
+            # at least one: TVM computes quotients by them ahead of the loops that are not entered where there is none
+            self.tile_rows, self.tile_cols = (T.bind((tirx.max(n, 1) + (s.m - 1)) // s.m) for n in (rows, columns))
             self.rows = T.bind(images * self.tile_rows)
             if self.few:
                 with T.If(images * rows * columns <= self.few):
@@ -224,6 +232,17 @@ class Loops:
     def blocks(self) -> None:
         """Emit the loop over blocks of tile rows."""
         s = self.s
+        if self.own:
+            # rows that are short are more to a block: each block reads all weights
+            most = s.block_rows * s.tiles[1] // self.tile_cols
+            if not self.split and is_parallel(s.blocks, self.machine, self.seconds[0]):
+                each = tirx.truncdiv(self.rows - 1, self.machine.cores) + 1
+                most = tirx.max(tirx.min(most, each), s.block_rows)
+            blocks = tirx.truncdiv(self.rows - 1, most) + 1
+            # in memory: TVM would write the quotients wherever the number is read
+            number = T.alloc_buffer((1,), "int32")
+            store(number, (0,), tirx.truncdiv(self.rows + (blocks - 1), blocks))
+            self.block_rows = number[0]
         with T.serial(0, s.blocks) if self.split else parallel(s.blocks, self.machine, self.seconds[0]) as block:
             self.block(block)
 
@@ -231,12 +250,18 @@ class Loops:
         """Emit all of a block of tile rows."""
         s = self.s
         a, lanes = s.transform.a, s.lanes
-        if self.own:  # whole blocks, as far as there are rows
-            first = block * s.block_rows
-            rows = tirx.max(tirx.min(self.rows - first, s.block_rows), 0)
+        if self.own:  # whole blocks, as long as there are rows
+            first = T.bind(block * self.block_rows)
+            rows = T.bind(tirx.max(tirx.min(self.rows - first, self.block_rows), 0))
         else:
             first = block * s.rows // s.blocks
             rows = (block + 1) * s.rows // s.blocks - first if s.rows % s.blocks else s.block_rows
+        #: Columns of V and M, and from one point of them to the next; what is wanted of them lies close together.
+        self.columns, self.v_stride, self.m_stride = s.block_rows * s.tiles[1], s.v_stride, s.m_stride
+        if self.own:
+            self.columns = T.bind(tirx.max(rows * self.tile_cols, s.cols))
+            self.v_stride = T.bind(s.ic_blocks * self.columns // 2 * 2 + 1)
+            self.m_stride = T.bind(s.oc * self.columns // 2 * 2 + 1)
         v = T.alloc_buffer((a * a * s.v_stride, lanes), "float32")
         z_shape, m_shape = (a * (s.tiles[1] * s.m + 2), lanes), (a * a * s.m_stride, lanes)
         if not self.split:  # one scratch for all of the loop
@@ -277,26 +302,30 @@ class Loops:
             if self.own or begin < end:
                 with T.grid(t.a, end - begin) as (i, q), T.vectorized(0, s.lanes) as e:
                     store(z, (i * z_width + begin + q, e), tirx.const(0, "float32"))
+        if self.own:
+            count = rows * tile_cols
+            with T.serial(0, self.reached(count) - count) as k, T.serial(0, t.a * t.a) as at, T.vectorized(0, s.lanes) as e:
+                store(v, (at * self.v_stride + c * self.columns + count + k, e), tirx.const(0, "float32"))
         with T.serial(0, rows) as r:
             image, h = self.row_of(first + r)
             if self.own:
                 top = h * s.m - work.padding[0]
                 with T.If(tirx.all(top >= 0, top + t.a <= self.in_rows)):
                     with T.Then():
-                        self.columns(z, z_width, image, c, h, there, True)
+                        self.rows_of(z, z_width, image, c, h, there, True)
                     with T.Else():
-                        self.columns(z, z_width, image, c, h, there, False)
+                        self.rows_of(z, z_width, image, c, h, there, False)
             else:
-                self.columns(z, z_width, image, c, h, there, False)
+                self.rows_of(z, z_width, image, c, h, there, False)
             with T.serial(0, tile_cols) as w, T.serial(0, t.a) as i:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 with T.vectorized(0, s.lanes) as e:
                     for j in range(t.a):
                         store(d, (j, e), z[i * z_width + w * s.m + j, e])
                     for j, value in enumerate(t.input(_rows(d, e))):
-                        store(v, ((i * t.a + j) * s.v_stride + c * (s.block_rows * s.tiles[1]) + r * tile_cols + w, e), value)
+                        store(v, ((i * t.a + j) * self.v_stride + c * self.columns + r * tile_cols + w, e), value)
 
-    def columns(self, z: Any, z_width: int, image: Any, c: Any, h: Any, there: Any, inside: bool) -> None:
+    def rows_of(self, z: Any, z_width: int, image: Any, c: Any, h: Any, there: Any, inside: bool) -> None:
         """Emit Z of a row of tiles, all of whose rows may be known to be ``inside`` of the input."""
         s, work, t = self.s, self.s.work, self.s.transform
         top, left = work.padding[:2]
@@ -338,47 +367,71 @@ class Loops:
                     # the last tile of columns overlaps the one before
                     self.tile(v, m, x, tirx.min(j * s.cols, count - s.cols), u_begin, blocks, s.cols)
                 return
-            # what is left behind whole tiles is a few narrow ones, or one whole that overlaps the one before: little code and waste
-            narrow = -(-s.cols // 4)
-            few = (s.cols // narrow - 1) * narrow
-            full = (count + s.cols - 1 - few) // s.cols
-            # the last one of each kind may overlap the one before, or read and write what nobody looks at
+            narrow, full = self.narrow, self.whole_tiles(count)
+            # the last one of each kind may overlap the one before, or read zeros and write what nobody looks at
             with T.serial(0, full) as j:
                 self.tile(v, m, x, tirx.min(j * s.cols, tirx.max(count - s.cols, 0)), u_begin, blocks, s.cols)
             with T.serial(0, (tirx.max(count - full * s.cols, 0) + narrow - 1) // narrow) as j:
                 self.tile(v, m, x, tirx.min(full * s.cols + j * narrow, tirx.max(count - narrow, 0)), u_begin, blocks, narrow)
 
+    @property
+    def narrow(self) -> int:
+        """Columns of the tiles of products that compute what is left behind whole ones."""
+        return -(-self.s.cols // 4)
+
+    def whole_tiles(self, count: Any) -> Any:
+        """Return how many whole tiles there are of ``count`` columns.
+
+        What is left is a few narrow ones, or one whole that overlaps the one before: little code and waste.
+        """
+        few = (self.s.cols // self.narrow - 1) * self.narrow
+        return (count + self.s.cols - 1 - few) // self.s.cols
+
+    def reached(self, count: Any) -> Any:
+        """Return up to which column products read where ``count`` are wanted."""
+        whole = tirx.max(self.whole_tiles(count) * self.s.cols, self.narrow)
+        return tirx.max(count, tirx.min(whole, self.s.cols))
+
     def tile(self, v: Any, m: Any, x: Any, begin: Any, u_begin: Any, blocks: int, cols: int) -> None:
         """Emit M[x, all ``blocks``, ``cols`` tiles from ``begin``]."""
         s = self.s
         per_buffer = 512 // (4 * s.lanes)
-        cells = [(n, j) for j in range(cols) for n in range(blocks)]  # a broadcast V is used up before the next
+        #: Sums of each cell: additions of a tile of few would wait for each other.
+        apart = max(1, min(4, _IN_FLIGHT // (blocks * cols)))
+        # a broadcast V is used up before the next
+        cells = [(n, j, k) for k in range(apart) for j in range(cols) for n in range(blocks)]
         buffers = [T.alloc_buffer((min(per_buffer, len(cells) - at), s.lanes), "float32") for at in range(0, len(cells), per_buffer)]
         place = {cell: (buffers[k // per_buffer], k % per_buffer) for k, cell in enumerate(cells)}
         for buffer, k in place.values():
             with T.vectorized(0, s.lanes) as e:
                 store(buffer, (k, e), tirx.const(0, "float32"))
-        columns = s.block_rows * s.tiles[1]
 
-        def step(c: Any, lane: Any) -> None:
-            for n, j in cells:
-                buffer, k = place[n, j]
+        def step(c: Any, lane: Any, which: int) -> None:
+            for n, j, part in cells:
+                if part != which:
+                    continue
+                buffer, k = place[n, j, part]
                 with T.vectorized(0, s.lanes) as e:
-                    product = v[x * s.v_stride + c * columns + begin + j, lane] * self.u[u_begin + (c * s.lanes + lane) * blocks + n, e]
+                    product = (
+                        v[x * self.v_stride + c * self.columns + begin + j, lane] * self.u[u_begin + (c * s.lanes + lane) * blocks + n, e]
+                    )
                     store(buffer, (k, e), buffer[k, e] + product)
 
         full, rest = divmod(s.ci, s.lanes)
         if full:
             with T.serial(0, full) as c, T.serial(0, s.lanes // 4) as lane_4:
                 for lane in range(4):
-                    step(c, lane_4 * 4 + lane)
+                    step(c, lane_4 * 4 + lane, lane % apart)
         if rest:
             with T.serial(0, rest) as lane:
-                step(full, lane)
-        for n, j in cells:
-            buffer, k = place[n, j]
+                step(full, lane, 0)
+        for n, j, part in cells:
+            if part:
+                continue
+            sums = [place[n, j, k] for k in range(apart)]
             with T.vectorized(0, s.lanes) as e:
-                store(m, (x * s.m_stride + n * columns + begin + j, e), buffer[k, e])
+                total = functools.reduce(operator.add, (buffer[k, e] for buffer, k in sums))
+                store(m, (x * self.m_stride + n * self.columns + begin + j, e), total)
 
     # -- output --------------------------------------------------------------------------------------------------------
 
@@ -386,7 +439,6 @@ class Loops:
         """Emit Y = epilogue(A^T M A) of an output block, the ``n``-th of its group."""
         s, t = self.s, self.s.transform
         height, width = s.work.y.shape[2:]
-        columns = s.block_rows * s.tiles[1]
         with T.serial(0, rows) as r, T.serial(0, self.tile_cols) as w:
             image, h = self.row_of(first + r)
             half = [T.alloc_buffer((t.a, s.lanes), "float32") for _ in range(t.m)]
@@ -394,7 +446,7 @@ class Loops:
                 d = T.alloc_buffer((t.a, s.lanes), "float32")
                 with T.vectorized(0, s.lanes) as e:
                     for i in range(t.a):
-                        store(d, (i, e), m[(i * t.a + j) * s.m_stride + n * columns + r * self.tile_cols + w, e])
+                        store(d, (i, e), m[(i * t.a + j) * self.m_stride + n * self.columns + r * self.tile_cols + w, e])
                     for i, value in enumerate(t.output(_rows(d, e))):
                         store(half[i], (j, e), value)
             for i in range(t.m):

@@ -24,7 +24,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, row_at, store_rows, tile_of_wanted
 from dycl_tvm.backends.tir_cpu.words.sums import add_products, add_splits, along_k, multiply_add, unrolled
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
@@ -84,9 +84,13 @@ class _Dense:
 
     def kernel(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
+        return self.kernel_of(work, plan, machine, epilogue, None)
+
+    def kernel_of(self, work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, wanted: WantedRows | None) -> Any:
+        """Return the PrimFunc of :meth:`kernel` that reads no other rows than those that are ``wanted``."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
         make = _split_body if plan.k_pieces > 1 else _body
-        return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1]))
+        return prim_func(buffers, lambda x, w, *rest: make(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1], wanted))
 
 
 def packed_panels(work: Dense, width: int) -> Tensor:
@@ -110,14 +114,24 @@ def pack_panels(work: Dense, width: int) -> Any:
     return prim_func([("w", (work.k, work.n), "float32"), ("packed", packed_shape, "float32")], body)
 
 
-def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any) -> None:
+def _body(
+    work: Dense,
+    plan: DensePlan,
+    machine: Machine,
+    epilogue: Epilogue,
+    x: Any,
+    w: Any,
+    operands: Sequence[Any],
+    y: Any,
+    wanted: WantedRows | None,
+) -> None:
     lanes, rows, splits, streams = machine.lanes, plan.rows, plan.splits, plan.streams
     width, total = plan.vectors * lanes, work.batch * work.m
     tiles, panels = -(-total // rows), -(-work.n // width)
     groups = _groups(panels, streams)
     row_pieces, column_pieces = plan.row_pieces, plan.column_pieces
 
-    def tile(count: int, row: Any, first: Any, together: int) -> None:
+    def tile(count: int, row: Any, read: Sequence[Any], first: Any, together: int) -> None:
         """Emit rows x the columns of the panels first, first + 1, ..., first + together - 1."""
         of_panels = [zeros(count * splits, width) for _ in range(together)]
         for sums in of_panels:
@@ -129,7 +143,7 @@ def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x:
                     sums[split::splits],
                     width,
                     lanes,
-                    lambda r: x[row_at(work, row + r, k)],
+                    lambda r: x[row_at(work, read[r], k)],
                     lambda j, s=s: w[first + s, k, j],  # type: ignore[misc]
                 )
 
@@ -141,8 +155,11 @@ def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x:
         whole = panels // streams
 
         def emit(panel: Any, together: int) -> None:
+            def some(count: int, row: Any) -> None:
+                tile_of_wanted(count, row, wanted, lambda count, row, read: tile(count, row, read, panel, together))
+
             with T.serial(0, end - first) as index:
-                even_tiles(total, rows, first + index, lambda count, row: tile(count, row, panel, together))
+                even_tiles(total, rows, first + index, some)
 
         if whole == groups:
             emit(group * streams, streams)
@@ -166,7 +183,15 @@ def _body(work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x:
 
 
 def _split_body(
-    work: Dense, plan: DensePlan, machine: Machine, epilogue: Epilogue, x: Any, w: Any, operands: Sequence[Any], y: Any
+    work: Dense,
+    plan: DensePlan,
+    machine: Machine,
+    epilogue: Epilogue,
+    x: Any,
+    w: Any,
+    operands: Sequence[Any],
+    y: Any,
+    wanted: WantedRows | None,
 ) -> None:
     """Emit k in pieces: partial sums to memory, in parallel, then their sums."""
     lanes, rows, splits, pieces = machine.lanes, plan.rows, plan.splits, plan.k_pieces
@@ -177,7 +202,7 @@ def _split_body(
     pieces = -(-work.k // length)
     partial = T.alloc_buffer((pieces, total, panels * width), "float32")
 
-    def tile(count: int, row: Any, panel: Any, piece: Any, steps: int) -> None:
+    def tile(count: int, row: Any, read: Sequence[Any], panel: Any, piece: Any, steps: int) -> None:
         sums = zeros(count * splits, width)
         clear(sums, width, lanes)
         multiply_add(
@@ -185,7 +210,7 @@ def _split_body(
             width,
             lanes,
             steps,
-            lambda r, k: x[row_at(work, row + r, piece * length + k)],
+            lambda r, k: x[row_at(work, read[r], piece * length + k)],
             lambda k, j: w[panel, piece * length + k, j],
             splits,
         )
@@ -198,7 +223,11 @@ def _split_body(
 
     def whole(piece: Any, steps: int) -> None:
         with T.serial(0, panels) as panel, T.serial(0, tiles) as index:
-            even_tiles(total, rows, index, lambda count, row: tile(count, row, panel, piece, steps))
+
+            def some(count: int, row: Any) -> None:
+                tile_of_wanted(count, row, wanted, lambda count, row, read: tile(count, row, read, panel, piece, steps))
+
+            even_tiles(total, rows, index, some)
 
     with T.parallel(0, pieces) as piece:
         block_of(piece, work.k, length, whole)

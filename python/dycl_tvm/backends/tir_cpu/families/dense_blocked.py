@@ -24,7 +24,7 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import add_rows, row_at, store_rows
+from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, add_rows, row_at, store_rows, tile_of_wanted
 from dycl_tvm.backends.tir_cpu.words.sums import add_products, along_k, fetching, unrolled
 from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
@@ -89,12 +89,12 @@ class _Blocked:
 
     def kernel(self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue = NOTHING) -> Any:
         """Return the PrimFunc (x (batch, m, k), packed weights, epilogue operands, y (batch, m, n))."""
-        return self.kernel_up_to(work, plan, machine, epilogue, None)
+        return self.kernel_of(work, plan, machine, epilogue, None)
 
-    def kernel_up_to(self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue, last: Any) -> Any:
-        """Return the PrimFunc of :meth:`kernel` where no row behind ``last``, an expression, is wanted: its tile may be a narrow one."""
+    def kernel_of(self, work: Dense, plan: BlockedPlan, machine: Machine, epilogue: Epilogue, wanted: WantedRows | None) -> Any:
+        """Return the PrimFunc of :meth:`kernel` that reads no other rows than those that are ``wanted``."""
         buffers = weighted_buffers(work.x, self.packed(work, plan, machine), epilogue, work.y)
-        return prim_func(buffers, lambda x, w, *rest: _Kernel(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1], last).emit())
+        return prim_func(buffers, lambda x, w, *rest: _Kernel(work, plan, machine, epilogue, x, w, rest[:-1], rest[-1], wanted).emit())
 
 
 def _plan(work: Dense, machine: Machine, rows: int, wide: int) -> BlockedPlan | None:
@@ -153,9 +153,9 @@ class _Kernel:
         w: Any,
         operands: Sequence[Any],
         y: Any,
-        last: Any,
+        wanted: WantedRows | None,
     ) -> None:
-        self.work, self.plan, self.machine, self.epilogue, self.last = work, plan, machine, epilogue, last
+        self.work, self.plan, self.machine, self.epilogue, self.wanted = work, plan, machine, epilogue, wanted
         self.x, self.w, self.operands, self.y = x, w, operands, y
         self.lanes, self.width, self.total = machine.lanes, plan.vectors * machine.lanes, work.batch * work.m
         self.tiles, self.panels = -(-self.total // plan.rows), -(-work.n // self.width)
@@ -200,36 +200,29 @@ class _Kernel:
         begin = columns * self.panels // pieces
         with T.serial(0, (columns + 1) * self.panels // pieces - begin) as panel, T.serial(0, end - first) as index:
 
-            def tile(count: int, row: Any) -> None:
+            def tile(count: int, row: Any, read: Sequence[Any]) -> None:
                 at = index * rows
                 if copy is not None:
                     with T.If(panel.equal(0)), T.Then():
-                        self.copy(copy, at, count, row, k, steps)
+                        self.copy(copy, at, read, k, steps)
 
                 def left(r: int, step: Any) -> Any:
-                    return self.x[row_at(self.work, row + r, k + step)] if copy is None else copy[at + r, step]
+                    return self.x[row_at(self.work, read[r], k + step)] if copy is None else copy[at + r, step]
 
-                narrow = (count + 1) // 2
-                if self.last is None or narrow == count:
-                    self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
-                    return
-                with T.If(self.last >= row + narrow):
-                    for there, side in ((count, T.Then()), (narrow, T.Else())):
-                        with side:
-                            self.tile(there, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
+                self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
 
-            even_tiles(self.total, rows, first + index, tile)
+            even_tiles(self.total, rows, first + index, lambda count, row: tile_of_wanted(count, row, self.wanted, tile))
 
-    def copy(self, copy: Any, at: Any, count: int, row: Any, k: Any, steps: int) -> None:
+    def copy(self, copy: Any, at: Any, read: Sequence[Any], k: Any, steps: int) -> None:
         """Emit the copy of a tile's rows."""
         whole, rest = divmod(steps, self.lanes)
-        for r in range(count):
+        for r, row in enumerate(read):
             if whole:
                 with T.serial(0, whole) as q, T.vectorized(0, self.lanes) as v:
                     step = q * self.lanes + v
-                    store(copy, [at + r, step], self.x[row_at(self.work, row + r, k + step)])
+                    store(copy, [at + r, step], self.x[row_at(self.work, row, k + step)])
             for step in range(steps - rest, steps):
-                store(copy, [at + r, step], self.x[row_at(self.work, row + r, k + step)])
+                store(copy, [at + r, step], self.x[row_at(self.work, row, k + step)])
 
     def tile(
         self, count: int, row: Any, panel: Any, turn: Any, left: Callable[[int, Any], Any], k: Any, steps: int, *, begins: bool, ends: bool

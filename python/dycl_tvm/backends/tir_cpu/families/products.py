@@ -3,13 +3,12 @@
 
 A tile of registers is computed whole, and few rows wait for their weights where many wait for their multiply-adds. So the kernel asks at
 its start whether all rows that are wanted are among the first, and computes those as a product of so few rows is best computed; of
-others the last tile may be one of half the rows, where a family has such kernels (``kernel_up_to``). All bodies read the same packed
-weights.
+others no row is read that is not wanted, and the last tile may be one of half the rows, where a family has such kernels (``kernel_of``).
+All bodies read the same packed weights.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,11 +22,10 @@ from dycl_tvm.backends.extents import Bounds, Extent, Limit, Wanted, parts_of, s
 from dycl_tvm.backends.front import found, is_one_of
 from dycl_tvm.backends.tir_cpu.families.family import Candidate, Maker
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
+from dycl_tvm.backends.tir_cpu.words.rows import WantedRows
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue
 
 _TEXT = "pragma_import_llvm"
-#: Tiles of a product beside which half a tile is nothing.
-_HALVES_PAY = 8
 
 
 @dataclass(frozen=True)
@@ -47,17 +45,22 @@ class ProductMaker(Maker):
     epilogue: Epilogue
 
     def own(self, wanted: Wanted, bounds: Bounds) -> tuple[Limit | None, ...]:
-        """Return what the kernel is to ask for where this much is wanted: nothing if no call has so few rows."""
+        """Return what the kernel is to ask for where this much is wanted, and behind that the least of all calls' last rows.
+
+        That is nothing if it computes all calls' rows in one way.
+        """
         rows = tuple(wanted[:-1])
-        least = sum(stride * (min(size, bounds.range(extent)[0]) - 1) for size, stride, extent in _digits(self.product.work, rows))
+        least = 0
+        for size, extent in _parts(self.product.work, rows):
+            least = least * size + (size if extent is None else min(size, bounds.range(extent)[0])) - 1
         few = self.fewer[-1].work.batch * self.fewer[-1].work.m if self.fewer else 0
-        most = few if self._up_to is None else _HALVES_PAY * dict(self.product.plan.params)["rows"]
-        return rows if sizes_of(rows) and least < most else ()
+        asks = sizes_of(rows) and (least < few or self._of_wanted is not None)
+        return (*rows, Extent.number(max(least, 0))) if asks else ()
 
     @property
-    def _up_to(self) -> Any:
-        """What makes the product's kernel with a last tile of half the rows."""
-        return getattr(self.product.family, "kernel_up_to", None)
+    def _of_wanted(self) -> Any:
+        """What makes the product's kernel of the rows that are wanted."""
+        return getattr(self.product.family, "kernel_of", None)
 
     def __call__(self, own: Sequence[Limit | None] = ()) -> Any:
         """Return the PrimFunc (x, packed weights, epilogue operands, sizes of the call, y)."""
@@ -65,24 +68,31 @@ class ProductMaker(Maker):
             return self.product.kernel(self.machine, self.epilogue)
         sizes = sizes_of(own)
         lengths = {k: tirx.decl_buffer((), "int64", name=f"length_{k}") for k in sizes}
-        last: Any = tirx.const(0, "int64")
-        for _, stride, extent in _digits(self.product.work, own):
-            count = tirx.BufferLoad(lengths[extent.size], []) * extent.factor + extent.constant if extent.factor else extent.constant
-            last = last + (count - 1) * stride
-        product = self.product
-        up_to = self._up_to
+
+        def number(size: int, extent: Extent | None) -> Any:
+            if extent is None or not extent.factor:
+                return None if extent is None or extent.constant >= size else tirx.const(extent.constant, "int32")
+            there = tirx.BufferLoad(lengths[extent.size], []) * extent.factor + extent.constant
+            return tirx.min(there, tirx.const(size, "int64")).astype("int32")
+
+        *rows, least = own
+        parts = _parts(self.product.work, rows)
+        wanted, product, of_wanted = WantedRows([(n, number(n, e)) for n, e in parts]), self.product, self._of_wanted
         made = (
             product.kernel(self.machine, self.epilogue)
-            if up_to is None
-            else up_to(product.work, product.plan, self.machine, self.epilogue, last)
+            if of_wanted is None
+            else of_wanted(product.work, product.plan, self.machine, self.epilogue, wanted)
         )
         body, texts = _without_texts(made.body)
         for few in reversed(self.fewer):
+            assert isinstance(least, Extent)
+            if few.work.batch * few.work.m <= least.constant:
+                continue
             small = few.kernel(self.machine, _of_rows(self.epilogue, few.work))
             other, same = _without_texts(_in_place_of(small, made.params))
             if same != texts or not tvm_ffi.structural_equal(small.attrs, made.attrs):
                 continue  # functions or instructions of its own
-            body = tirx.IfThenElse(last < few.work.batch * few.work.m, other, body)
+            body = tirx.IfThenElse(wanted.last < few.work.batch * few.work.m, other, body)
         for text in reversed(texts):
             body = tirx.AttrStmt(tirx.const(0, "int32"), _TEXT, tvm.ir.StringImm(text), body)
         *inputs, y = made.params
@@ -98,11 +108,10 @@ def first_rows(work: Dense, rows: int) -> Dense | None:
     return replace(work, batch=1, m=rows) if rows <= work.m else None
 
 
-def _digits(work: Dense, rows: Sequence[Limit | None]) -> list[tuple[int, int, Extent]]:
-    """Return of each dimension that counts rows its size, how many rows are from one place to the next, and how many places are wanted."""
-    parts = [part for size, limit in zip((work.batch, work.m), rows, strict=True) for part in parts_of(size, limit)]
-    strides = [math.prod(size for size, _ in parts[k + 1 :]) for k in range(len(parts))]
-    return [(size, stride, Extent.number(size) if e is None else e) for (size, e), stride in zip(parts, strides)]
+def _parts(work: Dense, rows: Sequence[Limit | None]) -> list[tuple[int, Extent | None]]:
+    """Return of each dimension that counts rows, the outermost first, its size and how many places are wanted."""
+    parts = [part for size, limit in zip((work.batch, work.m), rows, strict=True) for part in parts_of(size, limit) if size > 1]
+    return parts or [(1, None)]
 
 
 def _of_rows(epilogue: Epilogue, work: Dense) -> Epilogue:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -14,6 +16,66 @@ from dycl_tvm.backends.tir_cpu.words.loops import store
 from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.vectors import vectors
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue, Tensor
+
+
+@dataclass(frozen=True)
+class WantedRows:
+    """The rows of a product that a call wants: those whose place along each dimension that counts rows is among the first.
+
+    Attributes
+    ----------
+    digits : sequence of (int, expression)
+        Of each of these dimensions, the outermost first, its size and how many places are wanted; None for all.
+    """
+
+    digits: Sequence[tuple[int, Any]]
+
+    @property
+    def last(self) -> Any:
+        """The last row; below 0 if there is none."""
+        last: Any = 0
+        for size, count in self.digits:
+            last = last * size + (size if count is None else count) - 1
+        return last
+
+    def nearest(self, row: Any) -> Any:
+        """Return a row itself, or one in its place that is wanted: what lies in others may be denormal numbers, which are slow."""
+        found: Any = 0
+        for k, (size, count) in enumerate(self.digits):
+            place = row // math.prod(n for n, _ in self.digits[k + 1 :])
+            place = place % size if k else place
+            found = found * size + (place if count is None else tirx.max(tirx.min(place, count - 1), 0))
+        return found
+
+    def has(self, row: Any, count: int) -> Any:
+        """Return whether all of ``count`` rows from ``row`` are wanted."""
+        if len(self.digits) == 1:
+            return self.last >= row + (count - 1)
+        return tirx.all(*(self.nearest(row + r).equal(row + r) for r in range(count)))
+
+
+def tile_of_wanted(count: int, row: Any, wanted: WantedRows | None, emit: Callable[[int, Any, Sequence[Any]], None]) -> None:
+    """Emit ``emit(rows, first row, rows to read)`` for a tile of ``count`` rows: for half of them if no more are wanted.
+
+    Rows that are looked up one by one have an address each, which costs a little: a tile all of whose rows are wanted does without.
+    """
+    every = [row + r for r in range(count)]
+    if wanted is None or count == 1:  # a tile without a row that is wanted is left out
+        emit(count, row, every)
+        return
+    half = -(-count // 2)
+
+    def some(rows: int) -> None:
+        emit(rows, row, [T.bind(wanted.nearest(r)) for r in every[:rows]])
+
+    with T.If(wanted.has(row, count)):
+        with T.Then():
+            emit(count, row, every)
+        with T.Else(), T.If(wanted.last >= row + half):
+            with T.Then():
+                some(count)
+            with T.Else():
+                some(half)
 
 
 def _row(work: Dense, r: Any) -> tuple[Any, Any]:
