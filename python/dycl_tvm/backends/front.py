@@ -112,7 +112,9 @@ def end(index: Any, inner: Sequence[tuple[Any, Any, Any]], values: dict[Any, Any
     analyzer, variables = tvm.sym.Analyzer(), variables_of(index)
     for var, first, extent in reversed(inner):
         if var in variables:
-            index = getattr(analyzer.int_set(index, {var: tvm.sym.IntervalSet(first, first + extent - 1)}), which)
+            # an extent may be a variable of the body too
+            trips_of = tvm.sym.IntervalSet(*(replaced(e, values) for e in (first, first + extent - 1)))
+            index = getattr(analyzer.int_set(index, {var: trips_of}), which)
             if not isinstance(index, tvm.ir.Expr) or "inf" in str(index) or var in (variables := variables_of(index)):
                 return None
     return analyzer.simplify(index)
