@@ -24,9 +24,9 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, row_at, store_rows, tile_of_wanted
+from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, even_tiles_of_wanted, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import add_products, add_splits, along_k, multiply_add, unrolled
-from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, vectors, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
 
@@ -155,11 +155,8 @@ def _body(
         whole = panels // streams
 
         def emit(panel: Any, together: int) -> None:
-            def some(count: int, row: Any) -> None:
-                tile_of_wanted(count, row, wanted, lambda count, row, read: tile(count, row, read, panel, together))
-
             with T.serial(0, end - first) as index:
-                even_tiles(total, rows, first + index, some)
+                even_tiles_of_wanted(total, rows, first + index, wanted, lambda count, row, read: tile(count, row, read, panel, together))
 
         if whole == groups:
             emit(group * streams, streams)
@@ -223,11 +220,7 @@ def _split_body(
 
     def whole(piece: Any, steps: int) -> None:
         with T.serial(0, panels) as panel, T.serial(0, tiles) as index:
-
-            def some(count: int, row: Any) -> None:
-                tile_of_wanted(count, row, wanted, lambda count, row, read: tile(count, row, read, panel, piece, steps))
-
-            even_tiles(total, rows, index, some)
+            even_tiles_of_wanted(total, rows, index, wanted, lambda count, row, read: tile(count, row, read, panel, piece, steps))
 
     with T.parallel(0, pieces) as piece:
         block_of(piece, work.k, length, whole)

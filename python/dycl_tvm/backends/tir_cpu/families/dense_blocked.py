@@ -24,9 +24,8 @@ from dycl_tvm.backends.tir_cpu.words.epilogue import weighted_buffers
 from dycl_tvm.backends.tir_cpu.words.loops import parallel, prim_func, store
 from dycl_tvm.backends.tir_cpu.words.machine import Machine
 from dycl_tvm.backends.tir_cpu.words.plan import Plan
-from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, add_rows, row_at, store_rows, tile_of_wanted
+from dycl_tvm.backends.tir_cpu.words.rows import WantedRows, add_rows, even_tiles_of_wanted, row_at, store_rows
 from dycl_tvm.backends.tir_cpu.words.sums import add_products, along_k, fetching, unrolled
-from dycl_tvm.backends.tir_cpu.words.tiles import even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import clear, zeros
 from dycl_tvm.backends.tir_cpu.words.workload import FLOAT32, NOTHING, Dense, Epilogue, Tensor
 
@@ -211,7 +210,7 @@ class _Kernel:
 
                 self.tile(count, row, begin + panel, index, left, k, steps, begins=begins, ends=ends)
 
-            even_tiles(self.total, rows, first + index, lambda count, row: tile_of_wanted(count, row, self.wanted, tile))
+            even_tiles_of_wanted(self.total, rows, first + index, self.wanted, tile)
 
     def copy(self, copy: Any, at: Any, read: Sequence[Any], k: Any, steps: int) -> None:
         """Emit the copy of a tile's rows."""

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from dycl_tvm.backends.tir_cpu.words.epilogue import finish
 from dycl_tvm.backends.tir_cpu.words.loops import store
-from dycl_tvm.backends.tir_cpu.words.tiles import block_of
+from dycl_tvm.backends.tir_cpu.words.tiles import block_of, even_tiles
 from dycl_tvm.backends.tir_cpu.words.vectors import vectors
 from dycl_tvm.backends.tir_cpu.words.workload import Dense, Epilogue, Tensor
 
@@ -54,8 +54,15 @@ class WantedRows:
         return tirx.all(*(self.nearest(row + r).equal(row + r) for r in range(count)))
 
 
-def tile_of_wanted(count: int, row: Any, wanted: WantedRows | None, emit: Callable[[int, Any, Sequence[Any]], None]) -> None:
-    """Emit ``emit(rows, first row, rows to read)`` for a tile of ``count`` rows: for half of them if no more are wanted.
+def even_tiles_of_wanted(
+    total: int, size: int, index: Any, wanted: WantedRows | None, emit: Callable[[int, Any, Sequence[Any]], None]
+) -> None:
+    """Emit ``emit(rows, first row, rows to read)`` for a tile of :func:`even_tiles`: for half of its rows if no more are ``wanted``."""
+    even_tiles(total, size, index, lambda count, row: _tile_of_wanted(count, row, wanted, emit))
+
+
+def _tile_of_wanted(count: int, row: Any, wanted: WantedRows | None, emit: Callable[[int, Any, Sequence[Any]], None]) -> None:
+    """Emit one tile.
 
     Rows that are looked up one by one have an address each, which costs a little: a tile all of whose rows are wanted does without.
     """
