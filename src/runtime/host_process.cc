@@ -6,6 +6,7 @@
 #include <string>
 
 #include "error.h"
+#include "forks.h"
 
 namespace dycl {
 namespace {
@@ -30,6 +31,7 @@ HostProcess Find() {
 }  // namespace
 
 const HostProcess& Host() {
+  NoForks none;  // the loader has locks
   static const HostProcess host = Find();
   return host;
 }

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "error.h"
+#include "forks.h"
 #include "log.h"
 #include "process_pool.h"
 #include "session.h"
@@ -38,6 +39,7 @@ struct Lock {
 // on with what another thread has begun.
 void AfterForkInChild() {
   g_mutex = PTHREAD_MUTEX_INITIALIZER;
+  ForkedForks();
   ForkedLog();
   ForkedProcessPool();
   ForkedThreadPools();
@@ -85,8 +87,7 @@ __attribute__((destructor)) void Leave() {
 int32_t HoldLibrary() {
   Lock lock;
   if (g_held.load()) return DYCL_OK;
-  g_knows_forks = g_knows_forks || pthread_atfork(BeforeForkOfProcessPool, AfterForkOfProcessPool,
-                                                  AfterForkInChild) == 0;
+  g_knows_forks = g_knows_forks || pthread_atfork(BeforeFork, AfterFork, AfterForkInChild) == 0;
   if (!g_knows_forks) return NoMemory("there is no memory to know of fork()");
   if (int32_t status = ReferToSelf(&g_self)) return status;
   if (!JoinProcessPool()) {

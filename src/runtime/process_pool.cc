@@ -2,12 +2,13 @@
 #include "process_pool.h"
 
 #include <link.h>
-#include <pthread.h>
 #include <sched.h>
 
 #include <cstddef>
 #include <cstring>
 #include <new>
+
+#include "forks.h"
 
 namespace dycl {
 namespace {
@@ -136,15 +137,10 @@ int PinWanted(dl_phdr_info* object, size_t /*size*/, void* data) {
   return 0;
 }
 
-// The lock of the loader under which it shows what is loaded: fork() gives it to the child as it
-// is, and who holds it is in the parent. So nobody forks while this library looks.
-pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
-
 PoolHost* PinOne(PoolHost* of, uint32_t skipped) {
   Wanted wanted{of, skipped, nullptr};
-  pthread_mutex_lock(&g_looking);
+  NoForks none;  // the loader has a lock under which it shows what is loaded
   dl_iterate_phdr(PinWanted, &wanted);
-  pthread_mutex_unlock(&g_looking);
   return wanted.pinned;
 }
 
@@ -257,13 +253,8 @@ void Forget() {
 
 }  // namespace
 
-void BeforeForkOfProcessPool() { pthread_mutex_lock(&g_looking); }
-
-void AfterForkOfProcessPool() { pthread_mutex_unlock(&g_looking); }
-
 // The other threads are in the parent: nobody looks at anything any more.
 void ForkedProcessPool() {
-  g_looking = PTHREAD_MUTEX_INITIALIZER;
   g_forks.fetch_add(1);
   Ours().pins.fetch_and(kOpen);
   Ours().paused.store(0);

@@ -51,9 +51,7 @@ bool JoinProcessPool();
 // Leaves. When it returns no other library looks at this one, and its threads have ended.
 void LeaveProcessPool();
 
-// Around a fork(), in the parent and in the child; called by library.cc.
-void BeforeForkOfProcessPool();
-void AfterForkOfProcessPool();
+// In a child of fork(), called by library.cc.
 void ForkedProcessPool();
 
 // As the functions of ThreadPool do, in the pool of the process.

@@ -105,12 +105,13 @@ bool HasSha() {
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_SSE4_1) == 0) return false;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1) != 0;
 }
+
+const bool g_has_sha = HasSha();
 #endif
 
 void Compress(uint32_t h[8], const uint8_t* p, size_t blocks) {
 #if defined(__x86_64__)
-  static const bool has_sha = HasSha();
-  if (has_sha) return CompressBySha(h, p, blocks);
+  if (g_has_sha) return CompressBySha(h, p, blocks);
 #endif
   for (size_t i = 0; i < blocks; ++i) CompressOne(h, p + 64 * i);
 }

@@ -15,6 +15,8 @@ namespace {
 
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 ThreadSettings g_settings{};
+ThreadSettings g_environment{};
+bool g_environment_known = false;
 
 // A list such as 0-3,8.
 bool ReadCpus(const char* text, ThreadSettings* out) {
@@ -78,10 +80,18 @@ ThreadSettings SaidThreadSettings() {
   return settings;
 }
 
+// Read once, but not behind a lock: a warning goes to the program, which may fork.
 ThreadSettings CurrentThreadSettings() {
-  static const ThreadSettings environment = OfEnvironment();
-  ThreadSettings settings = SaidThreadSettings();
-  return settings.said != 0 ? settings : environment;
+  pthread_mutex_lock(&g_mutex);
+  const bool known = g_environment_known;
+  pthread_mutex_unlock(&g_mutex);
+  const ThreadSettings read = known ? ThreadSettings{} : OfEnvironment();
+  pthread_mutex_lock(&g_mutex);
+  if (!known) g_environment = read;
+  g_environment_known = true;
+  const ThreadSettings settings = g_settings.said != 0 ? g_settings : g_environment;
+  pthread_mutex_unlock(&g_mutex);
+  return settings;
 }
 
 void SaveThreadSettings(const ThreadSettings& settings) {

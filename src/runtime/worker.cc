@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "forks.h"
+
 namespace dycl {
 
 bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument) {
@@ -17,7 +19,13 @@ bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument) {
   // Blocked, a fault would end the process without asking the program's handler.
   for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = pthread_create(thread, nullptr, main, argument) == 0;
+  bool started = false;
+  {
+    // The new thread has the stack of one that has ended. What is freed of that one just now would
+    // be freed again in a child.
+    NoForks none;
+    started = pthread_create(thread, nullptr, main, argument) == 0;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
 }
@@ -43,6 +51,7 @@ struct Worker::Ended {
 
   static pthread_mutex_t mutex;
   static Ended* first;
+  static bool joins_at_end;
 
   // Forgets those of which `gone` is true.
   template <typename Gone>
@@ -82,9 +91,8 @@ struct Worker::Ended {
   }
 
   static void Add(std::unique_ptr<Ended> one) {
-    static const int at_end = atexit(JoinAtEnd);
-    static_cast<void>(at_end);
     pthread_mutex_lock(&mutex);
+    if (!joins_at_end) joins_at_end = atexit(JoinAtEnd) == 0;
     one->next = first;
     first = one.release();
     pthread_mutex_unlock(&mutex);
@@ -100,6 +108,7 @@ struct Worker::Ended {
 
 pthread_mutex_t Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
 Worker::Ended* Worker::Ended::first = nullptr;
+bool Worker::Ended::joins_at_end = false;
 
 void ForkedWorkers() {
   Worker::Ended::mutex = PTHREAD_MUTEX_INITIALIZER;
