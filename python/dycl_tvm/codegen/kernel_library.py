@@ -17,6 +17,7 @@ _RUNTIME = frozenset(
         "callers_threads.o",
         "priorities.o",
         "worker.o",
+        "forks.o",
         "log.o",
         "workspace.o",
         "host_process.o",
