@@ -265,13 +265,16 @@ class Header:
 
     def _link(self, homes: dict[Path, Storage]) -> None:
         """Note which variables lie in one memory, at the entry or at the end of the body, but are tensors of their own at the header."""
-        first: dict[Storage, Path] = {}
+        # of each storage, the first variable in memory that may be one with it, and what of that memory is older than the loop
+        known: dict[Storage, tuple[Path, list[Storage]]] = {}
         for path, home in homes.items():
-            for storage in home.joined_with():
-                if first.setdefault(storage, path) != path:
-                    self._links.add((first[storage], path))
-                if storage.born <= self._clock:
-                    self._links.add((path, storage))
+            if home not in known:
+                memory = home.joined_with()
+                known |= dict.fromkeys(memory, (path, [storage for storage in memory if storage.born <= self._clock]))
+            first, older = known[home]
+            if first != path:
+                self._links.add((first, path))
+            self._links.update((path, storage) for storage in older)
 
     # -- making the header's values -----------------------------------------------------------------------------------
     def _param(self, path: Path, type_: Any, operand: Operand) -> Value:
