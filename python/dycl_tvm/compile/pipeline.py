@@ -22,7 +22,9 @@ from dycl_tvm.backends.tir_cpu.graph import ANCHORS
 from dycl_tvm.backends.tir_cpu.reading.expression import elementwise
 from dycl_tvm.backends.tir_cpu.words.loops import CHOOSING, IN_PLACE, INSTRUCTIONS, MASKING, NAME, REACH, ROWS, SCHEDULED, in_place
 from dycl_tvm.backends.tir_cpu.words.vector_math import with_functions
+from dycl_tvm.compile.device import is_device
 from dycl_tvm.compile.legalize import LEGALIZE
+from dycl_tvm.compile.long_chains import cut_long_chains
 from dycl_tvm.compile.objects import Compiled, Progress, Recipe, make_objects
 from dycl_tvm.errors import CompileError
 
@@ -42,6 +44,7 @@ def to_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
             relax.transform.DeadCodeElimination(),  # functions; for bindings it takes the square of their number
             relax.transform.LegalizeOps(LEGALIZE),
             relax.transform.AnnotateTIROpPattern(),
+            *([tvm.transform.module_pass(lambda m, _: cut_long_chains(m), opt_level=0, name="CutLongChains")] if is_device(target) else []),
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),

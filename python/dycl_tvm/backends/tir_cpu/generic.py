@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
+from dycl_tvm.backends.tir_cpu.reading.stages import loads_of, size_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 
@@ -25,6 +26,9 @@ _PARALLEL_FLOPS = 100_000
 
 #: Bytes of one accumulator tile: beyond this it would not stay in registers.
 _TILE_BYTES = 512
+
+#: Nodes of an expression into which one is put several times.
+_LONGEST = 100
 
 
 def schedule(fn: Any, target: tvm.target.Target) -> Any | None:
@@ -77,7 +81,11 @@ class _Scheduler:
         return [int(v.dom.extent) for v in self.sch.get(block).iter_vars]
 
     def _inline(self) -> None:
-        """Inline what is computed element by element into its readers, except what a reduction would compute many times over."""
+        """Inline what is computed element by element into its readers, except what a reduction would compute many times over.
+
+        Nor what its reader names several times, if that makes it long: the expressions are trees, and a chain of such steps a tree of
+        exponential size, of which TVM's simplification takes more than that.
+        """
         sch = self.sch
         outputs = {sch.get(b).name_hint for b in sch.get_output_blocks(sch.get_sblock("root"))}
         for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -86,7 +94,7 @@ class _Scheduler:
                 continue
             readers = sch.get_consumers(block)
             costly = any("R" in self._kinds(r) for r in readers) and not self._is_copy(block)
-            if costly or (len(readers) > 1 and not self._is_copy(block)):
+            if costly or (len(readers) > 1 and not self._is_copy(block)) or any(self._is_long(block, r) for r in readers):
                 continue
             try:
                 sch.compute_inline(block)
@@ -97,6 +105,12 @@ class _Scheduler:
         """Whether a block only moves elements (padding counts as work: its condition would stand in the innermost loop)."""
         body = self.sch.get(block).body
         return isinstance(body, tirx.BufferStore) and isinstance(body.value, TensorLoad)
+
+    def _is_long(self, block: Any, reader: Any) -> bool:
+        """Whether a reader that names a block several times would be too long an expression with it."""
+        node, body = self.sch.get(block), self.sch.get(reader).body
+        named = len([load for load in loads_of(body) if load.source.same_as(node.writes[0].source)])
+        return named > 1 and size_of(body) + named * size_of(node.body) > _LONGEST
 
     def _follows(self, block: Any, consumer: Any) -> bool:
         """Whether a block reads the result of a reduction at its own indices only."""

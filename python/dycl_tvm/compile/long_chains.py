@@ -1,0 +1,77 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""Chains of operators whose expression would be too long if all of it were one kernel.
+
+Schedules for GPUs write what is computed element by element into its readers. Expressions are trees: each operator that names its operand
+several times, as a bound that lets NaN through does, multiplies the size of what is before it, and TVM's simplification takes time
+exponential in that. So some operators are computed by kernels of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from dycl_tvm.backends.tir_cpu.reading.stages import loads_of, size_of
+
+#: Nodes of an expression in which something long is named several times.
+_MOST = 100
+
+_PATTERN = "op_pattern"
+_LAST_INLINED, _OPAQUE = 2, 8  # relax's OpPatternKind: kInjective, kOpaque
+
+
+def cut_long_chains(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark operators that fusion has to leave alone; to be called once the patterns of all are known, and before fusion."""
+    cut = _Cut(mod)
+    for gv, fn in list(mod.functions_items()):
+        if isinstance(fn, relax.Function):
+            cut.builder_.update_func(gv, cut.visit_expr(fn))
+    return cut.builder_.get()
+
+
+@relax.expr_functor.mutator
+class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.mod = mod
+        #: Of the variables whose expressions would be written into their readers, the nodes of these.
+        self.sizes: dict[Any, int] = {}
+        self.is_long = False
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.is_long = False
+        call = binding.value
+        if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
+            fn = self.mod[call.args[0]]
+            if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED:
+                size, several = _size(fn, [self.sizes.get(arg, 1) for arg in call.args[1].fields])
+                self.is_long = several and size > _MOST
+                self.sizes[binding.var] = 1 if self.is_long else size
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not self.is_long:
+            return call
+        name = call.args[0]
+        alone = self.builder_.add_func(self.mod[name].with_attr(_PATTERN, _OPAQUE), f"{name.name_hint}_alone")
+        return relax.Call(call.op, [alone, *call.args[1:]], call.attrs, call.ty_args)
+
+
+def _size(fn: Any, operands: list[int]) -> tuple[int, bool]:
+    """Return the nodes of what a function computes, with its operands' in it, and whether it names a long operand several times."""
+    sizes: dict[Any, int] = dict(zip(fn.params, operands))
+    several, last = False, 1
+
+    def visit(store: Any) -> None:
+        nonlocal several, last
+        loads = [load.source for load in loads_of(store.value)]
+        last = size_of(store.value) + sum(sizes.get(buffer, 1) - 1 for buffer in loads)
+        several = several or any(sizes.get(buffer, 1) > 1 and loads.count(buffer) > 1 for buffer in loads)
+        sizes[store.buffer] = last
+
+    tvm_ffi.structural_walk(fn.body, (tirx.BufferStore, visit))
+    return last, several
