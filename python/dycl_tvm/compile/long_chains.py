@@ -2,8 +2,8 @@
 """Chains of operators whose expression would be too long if all of it were one kernel.
 
 Schedules for GPUs write what is computed element by element into its readers. Expressions are trees: each operator that names its operand
-several times, as a bound that lets NaN through does, multiplies the size of what is before it, and TVM's simplification takes time
-exponential in that. So some operators are computed by kernels of their own.
+several times, as a bound that lets NaN through does, multiplies the size of what is before it. So some operators are computed by kernels
+of their own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from dycl_tvm.backends.tir_cpu.reading.stages import loads_of, size_of
-
-#: Nodes of an expression in which something long is named several times.
-_MOST = 100
+from dycl_tvm.backends.tir_cpu.reading.stages import is_too_long, loads_of, size_of
 
 _PATTERN = "op_pattern"
 _LAST_INLINED, _OPAQUE = 2, 8  # relax's OpPatternKind: kInjective, kOpaque
@@ -48,7 +45,7 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
             fn = self.mod[call.args[0]]
             if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED:
                 size, several = _size(fn, [self.sizes.get(arg, 1) for arg in call.args[1].fields])
-                self.is_long = several and size > _MOST
+                self.is_long = several and is_too_long(size, call.ty.dtype)
                 self.sizes[binding.var] = 1 if self.is_long else size
         super().visit_var_binding_(binding)
 

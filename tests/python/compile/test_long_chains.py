@@ -40,4 +40,4 @@ def test_on_a_gpu() -> None:
     artifact = dycl_tvm.build(model, (X, Y), target="cuda -arch=sm_72")
     kernels = [kernel.symbol for kernel in artifact._lowered.program.kernels]
     assert any("minimum" in k for k in kernels)
-    assert max(k.count("minimum") for k in kernels) < 4, kernels
+    assert max(k.count("minimum") for k in kernels) < 6, kernels

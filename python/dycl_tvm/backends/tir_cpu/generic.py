@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.reading.stages import loads_of, size_of
+from dycl_tvm.backends.tir_cpu.reading.stages import is_too_long, loads_of, size_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 
@@ -26,9 +26,6 @@ _PARALLEL_FLOPS = 100_000
 
 #: Bytes of one accumulator tile: beyond this it would not stay in registers.
 _TILE_BYTES = 512
-
-#: Nodes of an expression into which one is put several times.
-_LONGEST = 100
 
 
 def schedule(fn: Any, target: tvm.target.Target) -> Any | None:
@@ -109,8 +106,9 @@ class _Scheduler:
     def _is_long(self, block: Any, reader: Any) -> bool:
         """Whether a reader that names a block several times would be too long an expression with it."""
         node, body = self.sch.get(block), self.sch.get(reader).body
-        named = len([load for load in loads_of(body) if load.source.same_as(node.writes[0].source)])
-        return named > 1 and size_of(body) + named * size_of(node.body) > _LONGEST
+        buffer = node.writes[0].source
+        named = len([load for load in loads_of(body) if load.source.same_as(buffer)])
+        return named > 1 and is_too_long(size_of(body) + named * size_of(node.body), buffer.dtype)
 
     def _follows(self, block: Any, consumer: Any) -> bool:
         """Whether a block reads the result of a reduction at its own indices only."""

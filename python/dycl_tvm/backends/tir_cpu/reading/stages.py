@@ -146,6 +146,14 @@ def size_of(expr: Any) -> int:
     return count
 
 
+def is_too_long(nodes: int, dtype: Any) -> bool:
+    """Whether an expression in which something long is named several times is better computed in two parts.
+
+    TVM's simplification takes time exponential in the depth of such expressions, above all where it reasons about whole numbers.
+    """
+    return nodes > (100 if "int" in str(dtype) else 600)
+
+
 def substitute(expr: Any, variables: Sequence[Any], values: Sequence[Any]) -> Any:
     """Replace variables, and simplify nothing: the rules of floating point stay those that were written."""
 
