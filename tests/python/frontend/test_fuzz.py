@@ -23,7 +23,7 @@ from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import run_passes
 
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "200"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "80"))
 #: A program of more paths than this is refused, as a seventh of them are: what came of the paths is then thrown away.
 MAX_PATHS = 150 if "DYCL_FUZZ_PROGRAMS" in os.environ else 50
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
@@ -124,7 +124,7 @@ def test_random_programs(choices, tmp_path_factory):
 
 def test_most_programs_are_accepted(tmp_path):
     before = dict(counts)
-    for seed in range(40):
+    for seed in range(25):
         rng = random.Random(seed)
         run_one(Generator(rng.randrange).program(), tmp_path)
     programs, refused = (counts[k] - before[k] for k in ("programs", "refused"))

@@ -81,7 +81,7 @@ def test_a_share_of_the_grid(first, last, left_out, tmp_path):
 
 
 #: `make fuzz` sets how many programs there are.
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "600"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -89,11 +89,11 @@ def test_random_programs(part, tmp_path):
     kinds, reasons = hunt(random_programs(part * PROGRAMS // 4, (part + 1) * PROGRAMS // 4), tmp_path, every=200)
     print(kinds, reasons)
     assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), [p.read_text()[-1500:] for p in tmp_path.iterdir()]
-    assert kinds["refused"] <= 0.1 * sum(kinds.values()), reasons
+    assert kinds.get("refused", 0) <= 0.1 * sum(kinds.values()), reasons
 
 
 def test_random_programs_as_a_library(tmp_path):
-    kinds = hunt_builds(random_programs(0, 14 + PROGRAMS // 100), tmp_path)
+    kinds = hunt_builds(random_programs(0, 5 + PROGRAMS // 100), tmp_path)
     assert set(kinds) == {"right"}, [p.read_text()[-1500:] for p in tmp_path.iterdir()]
 
 
@@ -101,4 +101,4 @@ def test_programs_whose_tensors_grow(tmp_path):
     kinds, reasons = hunt(growing_programs(0, 10 + PROGRAMS // 20), tmp_path, **UNBOUNDED)
     print(kinds, reasons)
     assert not kinds.get("wrong", 0) and not kinds.get("crashed", 0), [p.read_text()[-1500:] for p in tmp_path.iterdir()]
-    assert kinds["refused"] <= 0.3 * sum(kinds.values()), reasons
+    assert kinds.get("refused", 0) <= 0.3 * sum(kinds.values()), reasons
