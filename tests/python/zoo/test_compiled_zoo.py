@@ -24,7 +24,7 @@ from dycl_tvm.codegen import toolchain
 from dycl_tvm.compare import difference
 from dycl_tvm.hcfg.nodes import SubDNNCall
 from dycl_tvm.zoo.blockdrop import BlockDrop
-from dycl_tvm.zoo.skipnet import FeedforwardSkipNet, RecurrentSkipNet
+from dycl_tvm.zoo.skipnet import RecurrentSkipNet
 
 #: The networks of the DyCL paper.
 PAPER = [
@@ -111,7 +111,6 @@ def _signatures(artifact: dycl_tvm.Artifact) -> set[tuple[str, ...]]:
     [
         ("blockdrop_resnet110", lambda: BlockDrop((6, 6, 6))),  # ResNet-38
         ("skipnet38_rnn", lambda: RecurrentSkipNet((3, 3, 3))),
-        ("skipnet38_ff", lambda: FeedforwardSkipNet((3, 3, 3))),
     ],
 )
 def test_kernels_grow_with_the_different_layers_only(name: str, small: Callable[[], nn.Module], compiled):
