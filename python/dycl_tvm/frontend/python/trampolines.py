@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ _OPAQUE = (torch.Tensor, types.ModuleType, types.FrameType, types.TracebackType)
 _CONTAINERS = frozenset([dict, list, tuple])
 #: The files that do what rewritten code asks for.
 _OPERATORS = tuple(str(Path(__file__).parent / name) for name in ("attributes.py", "calls", "flow", "operators.py", "trampolines.py"))
+#: Below as many objects they are looked at one by one.
+_FEW = 16
 _PACKAGE = str(Path(__file__).parents[2]) + "/"
 _PLACEHOLDER = "\0the entry of the trampoline"
 
@@ -101,7 +103,8 @@ class Trampolines:
                 continue  # torch.add and its like belong to one class, which has a thousand of them
             elif not (kind is dict and "__builtins__" in x):
                 todo.append(kind)
-                todo += gc.get_referents(x)
+                held = gc.get_referents(x)
+                todo += held if len(held) < _FEW else _that_hold(held)
 
     def reach_all(self, reached: Reached) -> None:
         """Replace the code of all functions that can be reached from the objects from which ``reached`` begins."""
@@ -142,11 +145,7 @@ class Trampolines:
         if isinstance(x, types.FunctionType):
             self.add(x)
         elif isinstance(x, (list, tuple, dict)):
-            items = dict.values(x) if isinstance(x, dict) else x
-            kinds = {kind for kind in set(map(type, items)) if not _holds_nothing(kind)}
-            for item in items if kinds else ():
-                if type(item) not in kinds:
-                    continue
+            for item in _that_hold(dict.values(x) if isinstance(x, dict) else x):
                 if isinstance(item, types.FunctionType):
                     self.add(item)
                 else:
@@ -316,6 +315,12 @@ def _template(only: int, count: int, star: bool, stars: bool, names: tuple[str, 
 def _holds_nothing(kind: type) -> bool:
     """Whether objects of a class hold no function of the user's."""
     return kind in _ATOMS or issubclass(kind, _OPAQUE) or _is_stagings(kind)
+
+
+def _that_hold(items: Collection[Any]) -> Collection[Any]:
+    """Return those of many objects, often numbers, that may hold a function of the user's."""
+    kinds = {kind for kind in set(map(type, items)) if not _holds_nothing(kind)}
+    return [item for item in items if type(item) in kinds] if kinds else ()
 
 
 def _is_stagings(kind: type) -> bool:

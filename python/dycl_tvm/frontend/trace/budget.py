@@ -8,16 +8,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from dycl_tvm.errors import StagingLimitError
 from dycl_tvm.frontend.trace.limits import Limits
 from dycl_tvm.hcfg.nodes import Origin
 
-#: Steps between two looks at the clock, and at the line that is being run.
+#: Steps between two looks at the clock, at the memory, and at the line that is being run.
 _INTERVAL = 64
-#: Steps between two looks at the memory, which takes longer.
-_MEMORY_INTERVAL = 1024
 
 
 class Budget:
@@ -53,7 +50,7 @@ class Budget:
             self._seen[origin] += 1
         if time.monotonic() > self._deadline:
             self._refuse(f"staging takes more than {self._limits.seconds:g} seconds", "max_seconds")
-        if self._steps % _MEMORY_INTERVAL == 0 and _resident() > self._most:
+        if _resident() > self._most:
             self._refuse(f"staging takes more than {self._limits.memory / 2**20:.0f} MiB of memory", "max_memory")
 
     def _refuse(self, reason: str, parameter: str) -> None:
@@ -70,5 +67,6 @@ class Budget:
 def _resident() -> int:
     """Return the bytes of memory that this process has."""
     if sys.platform == "linux":
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -499,7 +499,7 @@ def _call_native(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             _touch_cells(a)
         if callable(a) and substitutes.has_effects(a):
             _refuse_effect(getattr(a, "__name__", str(a)), "does what a compiled network cannot do in a library's hands")
-        if isinstance(a, (list, tuple)):
+        if isinstance(a, (list, tuple)) and any(issubclass(kind, Poison) for kind in set(map(type, a))):
             for item in a:
                 if isinstance(item, Poison):
                     use(item)
