@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,15 +21,15 @@ import torch
 
 from dycl_tvm.hcfg.draws import is_draw
 from dycl_tvm.hcfg.interpreter import resolve
-from dycl_tvm.hcfg.nodes import SubDNN, TensorOp, Value
+from dycl_tvm.hcfg.nodes import Constant, SubDNN, TensorOp, Value
 from dycl_tvm.hcfg.types import TensorType
 from dycl_tvm.verify.noise import noise, numbers, scaled
 from dycl_tvm.verify.operation import Operation, wide
 
 #: Unit roundoff by dtype.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "complex64": 2.0**-24, "complex128": 2.0**-53}
-#: Of the factors of products, where a build may round them.
-FACTOR_UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+#: The type to which a build may round the factors of products, by its accuracy.
+_FACTORS = {"bf16": "bfloat16", "fp16": "float16"}
 #: Of images between operators, where a build may store them in another type than the graph's.
 STORED_UNIT = {"bf16": 2.0**-8}
 #: Operators with products of factors.
@@ -37,7 +37,8 @@ _PRODUCTS = frozenset(
     "aten." + name + ".default"
     for name in (
         "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "matmul",
-        "linear", "dot", "vdot", "inner", "einsum", "scaled_dot_product_attention", "bilinear", "_convolution", "tensordot", "chain_matmul",
+        "linear", "dot", "vdot", "inner", "einsum", "bilinear", "_convolution", "tensordot", "chain_matmul", "scaled_dot_product_attention",
+        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
     )
 ) | frozenset(("aten.conv_transpose2d.input", "aten.conv_transpose3d.input", "aten.lstm.input", "aten.gru.input", "aten.conv1d.padding",
     "aten.conv2d.padding"))  # fmt: skip
@@ -87,7 +88,7 @@ class Reference:
     def __init__(self, sub: SubDNN, accuracy: str, wide: torch.dtype = torch.float64) -> None:
         self.sub = sub
         self.wide = wide
-        self.factor_unit = FACTOR_UNIT.get(accuracy, 0.0)
+        self.factors = _FACTORS.get(accuracy)
         #: Whether each result element comes from single elements of the operands: then any magnitude may be tried.
         self.element_wise = all(torch.Tag.pointwise in resolve(op.op).tags or op.op in _MOVES for op in sub.ops)
         self._terms = [_terms(op) for op in sub.ops]
@@ -150,7 +151,7 @@ class Reference:
             disturbs = generator is not None and (rounding[k] or ties)
             change = functools.partial(_disturbed, generator=generator, amount=amount, apart=ties) if disturbs and self._terms[k] else None
             raw = operation.run(frame, constants, change)
-            rounds = False
+            rounds = generator is None and self._rounds_factors(op, frame)
             for value, result in zip(op.outputs, raw):
                 if value is None or result is None:
                     continue
@@ -185,12 +186,20 @@ class Reference:
             return not torch.equal(exact, rounded) and not torch.equal(exact.nan_to_num(), rounded.nan_to_num())
         return True
 
+    def _rounds_factors(self, op: TensorOp, frame: Mapping[Value, Any]) -> bool:
+        """Whether a build may round the factors of an operator: what it gives may look exact, as attention to one key does."""
+        if self.factors is None or op.op not in _PRODUCTS:
+            return False
+        operands = [v.data if isinstance(v, Constant) else frame.get(v) for v in op.operands()]
+        factors = [numbers(x) for x in operands if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+        return any(not torch.equal(x, x.to(getattr(torch, self.factors)).to(x.dtype)) for x in factors)
+
     def _amount(self, op: TensorOp, terms: int) -> float:
         """Return how much an operator's numbers are disturbed, relative to themselves."""
         types = [v.type for v in (*op.operands(), *op.results()) if isinstance(v.type, TensorType)]
         unit = max((UNIT.get(t.dtype, 0.0) for t in types), default=0.0)  # the coarsest type that it touches
         amount = unit * (_ELEMENT + _SUM * math.sqrt(terms))
-        return max(amount, 4 * self.factor_unit) if op.op in _PRODUCTS and self.factor_unit else amount
+        return max(amount, 4 * UNIT[self.factors]) if op.op in _PRODUCTS and self.factors else amount
 
 
 #: Operators that put equal numbers in an order which nobody has promised.

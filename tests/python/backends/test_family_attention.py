@@ -198,7 +198,7 @@ def test_keys_that_a_call_counts(shape: tuple[int, ...], target: Any) -> None:
         assert (np.abs(y - exact) <= bound).all() if count else not y.any()
 
 
-ROUNDED = [(4, 1, 32, 16), (128, 128, 64, 64), (20, 37, 32, 48), (33, 197, 96, 80), (5, 16, 32, 16)]
+ROUNDED = [(4, 1, 32, 16), (128, 128, 64, 64), (20, 37, 32, 48), (33, 197, 96, 80), (5, 16, 32, 16), (17, 33, 32, 32)]
 
 
 @pytest.fixture(scope="module")

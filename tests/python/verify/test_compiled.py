@@ -287,6 +287,25 @@ def test_images_between_operators_may_be_stored_as_bfloat16() -> None:
         assert compare(reference.expect([x], 4, 0), [r * 1.1 for r in right], [reference.in_own_types([x])]).error > 1
 
 
+def test_rounded_factors_of_attention_and_of_what_looks_exact() -> None:
+    """Attention is a product too; to one key, or of a large score, it gives a factor as it is, as a product with an identity does."""
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def several(scale):
+        return [torch.randn(1, 2, 20, 16) * s for s in (scale, 1, 1)]
+
+    for fn, args, off in ((attend, several(1), 1.1), (attend, several(1000), 4), (torch.matmul, [torch.randn(20, 16), torch.eye(16)], 1.1)):
+        sub, wanted, rounded = _sub_dnn(fn, *args), [fn(*args)], [fn(*(a.bfloat16().float() for a in args))]
+        for accuracy, allowed in (("bf16", True), ("default", False)):
+            reference = Reference(sub, accuracy)
+            expected, others = reference.expect(args, 8, 0), [reference.in_own_types(args)]
+            assert (compare(expected, rounded, others).error <= 1) == allowed
+            assert compare(expected, wanted, others).error <= 1
+            assert compare(expected, [w * off for w in wanted], others).error > 1
+
+
 def test_a_size_and_an_operand_may_take_turns_at_one_place() -> None:
     """On the path for four rows no kernel asks how many there are any more: the other size lies there."""
 

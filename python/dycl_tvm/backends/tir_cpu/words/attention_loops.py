@@ -207,7 +207,7 @@ class AttentionLoops:
             self._dot_scores(lead, row, count, p)
         else:
             self._scores(lead, row, count, keys, p)
-        scale = T.alloc_buffer((count,), "float32")
+        scale = T.alloc_buffer((self.tile,), "float32")
         with T.serial(0, count) as r:
             self._exponentials(r, p, scale)
         self._values(lead, row, count, p, scale)
