@@ -43,7 +43,7 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         call = binding.value
         if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
             fn = self.mod[call.args[0]]
-            if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED:
+            if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED and not isinstance(call.ty, relax.TupleType):
                 size, several = _size(fn, [self.sizes.get(arg, 1) for arg in call.args[1].fields])
                 self.is_long = several and is_too_long(size, call.ty.dtype)
                 self.sizes[binding.var] = 1 if self.is_long else size
