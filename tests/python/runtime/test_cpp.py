@@ -69,6 +69,15 @@ def test_sanitizers(files: tuple[Path, Path], tmp_path: Path, sanitizer: str) ->
     assert "done" in _run(tmp_path / "stress", files[1], *_damaged(files[1], tmp_path), **options)
 
 
+def test_tensors_of_changing_sizes_in_one_place(tmp_path: Path) -> None:
+    """A run reads behind an input of fewer elements, and what the last call left there is gone."""
+    units = [toolchain.runtime_sources().source / "tensor_copy.cc", REPOSITORY / "tests" / "cpp" / "tensor_copy_main.cc"]
+    # what else the file has asks for a program, and is left out
+    flags = ["-std=c++17", "-O1", "-g", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-Wall", "-Wextra", "-Werror"]
+    toolchain.find_compiler().run([*flags, *toolchain.include_flags(), *map(str, units), "-o", str(tmp_path / "copies")], "link")
+    assert "done" in _run(tmp_path / "copies")
+
+
 def test_the_recorder_beside_a_list(tmp_path: Path) -> None:
     units = [toolchain.runtime_sources().source / "recorder.cc", REPOSITORY / "tests" / "cpp" / "recorder_main.cc"]
     flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror"]
