@@ -38,7 +38,7 @@ _PRODUCTS = frozenset(
     for name in (
         "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "matmul",
         "linear", "dot", "vdot", "inner", "einsum", "bilinear", "_convolution", "tensordot", "chain_matmul", "scaled_dot_product_attention",
-        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_flash_attention_for_cpu",
     )
 ) | frozenset(("aten.conv_transpose2d.input", "aten.conv_transpose3d.input", "aten.lstm.input", "aten.gru.input", "aten.conv1d.padding",
     "aten.conv2d.padding"))  # fmt: skip
