@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from dycl_tvm.backends.tir_cpu.reading.stages import is_too_long, loads_of, size_of
+from dycl_tvm.backends.tir_cpu.reading.stages import Length, length_of, loads_of
 
 _PATTERN = "op_pattern"
 _LAST_INLINED, _OPAQUE = 2, 8  # relax's OpPatternKind: kInjective, kOpaque
@@ -34,8 +34,8 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.mod = mod
-        #: Of the variables whose expressions would be written into their readers, the nodes of these.
-        self.sizes: dict[Any, int] = {}
+        #: Of the variables whose expressions would be written into their readers, the length of these.
+        self.lengths: dict[Any, Length] = {}
         self.is_long = False
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -44,9 +44,10 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
             fn = self.mod[call.args[0]]
             if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED and not isinstance(call.ty, relax.TupleType):
-                size, several = _size(fn, [self.sizes.get(arg, 1) for arg in call.args[1].fields])
-                self.is_long = several and is_too_long(size, call.ty.dtype)
-                self.sizes[binding.var] = 1 if self.is_long else size
+                length, repeated = _length(fn, [self.lengths.get(arg) for arg in call.args[1].fields])
+                self.is_long = any(length.is_too_long(dtype) for dtype in repeated)
+                if not self.is_long:
+                    self.lengths[binding.var] = length
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
@@ -58,17 +59,17 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         return relax.Call(call.op, [alone, *call.args[1:]], call.attrs, call.ty_args)
 
 
-def _size(fn: Any, operands: list[int]) -> tuple[int, bool]:
-    """Return the nodes of what a function computes, with its operands' in it, and whether it names a long operand several times."""
-    sizes: dict[Any, int] = dict(zip(fn.params, operands))
-    several, last = False, 1
+def _length(fn: Any, operands: list[Length | None]) -> tuple[Length, set[str]]:
+    """Return the length of what a function computes, with its operands in it, and the types of the long ones named several times."""
+    lengths: dict[Any, Length | None] = dict(zip(fn.params, operands))
+    repeated: set[str] = set()
+    last = Length()
 
     def visit(store: Any) -> None:
-        nonlocal several, last
+        nonlocal last
         loads = [load.source for load in loads_of(store.value)]
-        last = size_of(store.value) + sum(sizes.get(buffer, 1) - 1 for buffer in loads)
-        several = several or any(sizes.get(buffer, 1) > 1 and loads.count(buffer) > 1 for buffer in loads)
-        sizes[store.buffer] = last
+        repeated.update(str(buffer.dtype) for buffer in loads if lengths.get(buffer) and loads.count(buffer) > 1)
+        last = lengths[store.buffer] = length_of(store.value, lengths.get)
 
     tvm_ffi.structural_walk(fn.body, (tirx.BufferStore, visit))
-    return last, several
+    return last, repeated

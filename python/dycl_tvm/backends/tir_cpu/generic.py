@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.reading.stages import is_too_long, loads_of, size_of
+from dycl_tvm.backends.tir_cpu.reading.stages import length_of, loads_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 
@@ -107,8 +107,10 @@ class _Scheduler:
         """Whether a reader that names a block several times would be too long an expression with it."""
         node, body = self.sch.get(block), self.sch.get(reader).body
         buffer = node.writes[0].source
-        named = len([load for load in loads_of(body) if load.source.same_as(buffer)])
-        return named > 1 and is_too_long(size_of(body) + named * size_of(node.body), buffer.dtype)
+        if len([load for load in loads_of(body) if load.source.same_as(buffer)]) < 2:
+            return False
+        inner = length_of(node.body)
+        return length_of(body, lambda source: inner if source.same_as(buffer) else None).is_too_long(buffer.dtype)
 
     def _follows(self, block: Any, consumer: Any) -> bool:
         """Whether a block reads the result of a reduction at its own indices only."""
