@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _THREADS = max(1, (os.cpu_count() or 1) // _WORKERS)
 # Before torch and TVM are imported: their pools are sized then.
 os.environ.setdefault("OMP_NUM_THREADS", str(_THREADS))
 os.environ.setdefault("TVM_NUM_THREADS", str(_THREADS))
-# Some tests change the compiler in this process: what it then makes must not be kept for others.
-os.environ["DYCL_CACHE_BYTES"] = "0"
+# Kernels are kept for other tests, which compile the same networks again, but by no test that changes something of its process.
+_KEPT_BYTES = str((1 << 30) - 1)  # a number that no test sets itself
+os.environ["DYCL_CACHE_BYTES"] = _KEPT_BYTES
 
 sys.path.insert(0, str(Path(__file__).parent))  # pages.py
 
@@ -21,6 +25,22 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(_THREADS)
+
+
+def _alone(change: Callable[..., None]) -> Callable[..., None]:
+    """While a test has changed something of this process, what it compiles is kept for no other, and it takes nothing from others."""
+
+    @functools.wraps(change)
+    def changed(patch: pytest.MonkeyPatch, target: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(target, (type(os.environ), pytest.Config)) and os.environ.get("DYCL_CACHE_BYTES") == _KEPT_BYTES:
+            patch.setenv("DYCL_CACHE_BYTES", "0")
+        change(patch, target, *args, **kwargs)
+
+    return changed
+
+
+for _name in ("setattr", "delattr", "setitem", "delitem"):
+    setattr(pytest.MonkeyPatch, _name, _alone(getattr(pytest.MonkeyPatch, _name)))
 
 
 @pytest.fixture(autouse=True)
