@@ -90,6 +90,60 @@ RIGHT = {
             x = x + 1
         return x
     """,
+    "what is augmented is read before the right side changes it": """
+        log = []
+
+        class Box:
+            def __init__(self):
+                self.n_, self.items = 0, [0, 0]
+
+            @property
+            def n(self):
+                log.append("read")
+                return self.n_
+
+            @n.setter
+            def n(self, n):
+                log.append("written")
+                self.n_ = n
+
+            def step(self, v):
+                log.append("step")
+                self.n_ += 10
+                self.items[0] += 5
+                return 1 if v > 0 else 2
+
+        o = Box()
+        o.n += o.step(x[0, 0])
+        o.items[0] += o.step(x[1, 0])
+        return o.n, o.items, log
+    """,
+    "a list of nodes is turned around: targets are stored into from left to right": """
+        first = None
+        for v in x[:, 0]:
+            if v > 0:
+                node = Kept()
+                node.v, node.next = v, first
+                first = node
+        last = None
+        while first is not None:
+            first.next, last, first = last, first, first.next
+        found, n = [0, 0, 0], 1
+        while last:
+            found[n], n = last.v, n + 1
+            last = last.next
+        (found[0], [n, found[n - 1]], *rest) = n, [2, 9], 4
+        return found, n, rest
+    """,
+    "deleted in brackets": """
+        o, d = Kept(), {"a": 1, "b": 2}
+        o.h, o.g = 3, 4
+        if x[0, 0] > 0:
+            del (d["a"], [o.h])
+        if x[1, 0] > 0:
+            del [d["b"]], o.g
+        return sorted(d), sorted(vars(o))
+    """,
 }
 REFUSED = {
     "a change under another name of what a branch replaces": """

@@ -57,6 +57,7 @@ from dycl_tvm.frontend.trace.values.recorder import item
 
 __all__ = [
     "apart_from_groups",
+    "attr_to_augment",
     "augment",
     "augment_attr",
     "augment_item",
@@ -465,18 +466,27 @@ def augment(op: str, x: Any, value: Any) -> Any:
     return _operate(_IN_PLACE[op], x, value)
 
 
-def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
+def attr_to_augment(obj: Any, name: str) -> tuple[Any, str, Any]:
+    """Return what :func:`augment_attr` changes, as it is: Python reads it before it evaluates what stands on the right."""
+    return obj, name, namespace(obj) if name == "__dict__" else getattr(obj, name)
+
+
+def augment_attr(op: str, obj: Any, name: str, old: Any, value: Any) -> None:
     """``obj.name op= value``."""
-    if name == "__dict__":
-        augment(op, namespace(obj), value)
-    else:
-        setattr(augment(op, getattr(obj, name), value), obj, name)
+    new = augment(op, old, value)
+    if name != "__dict__":
+        setattr(new, obj, name)
 
 
-def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
-    """``obj[index] op= value``."""
+def item_to_augment(obj: Any, index: Any) -> tuple[Any, Any, Any]:
+    """Return what :func:`augment_item` changes, as it is: Python reads it before it evaluates what stands on the right."""
     known = _known_key(obj, index)
-    setitem(augment(op, _missing_item(obj, known) if _is_by_number(obj, known) else getitem(obj, known), value), obj, known)
+    return obj, known, _missing_item(obj, known) if _is_by_number(obj, known) else getitem(obj, known)
+
+
+def augment_item(op: str, obj: Any, index: Any, old: Any, value: Any) -> None:
+    """``obj[index] op= value``."""
+    setitem(augment(op, old, value), obj, index)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------
