@@ -144,6 +144,50 @@ RIGHT = {
             del [d["b"]], o.g
         return sorted(d), sorted(vars(o))
     """,
+    "an item was chosen when a list had others": """
+        fs, n = [torch.sin, torch.cos, torch.abs], x[0].argmax().item()
+        f = fs[n]
+        fs.insert(0, fs.pop())
+        q = collections.deque([torch.sin, None, torch.abs])
+        g = q[n]
+        q.rotate(1)
+        return f(x), g is None, fs[n](x), q[n] is None
+    """,
+    "items of lists with methods of their own": """
+        class Own(list):
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, i):
+                return "none" if i == 0 else super().__getitem__(i - 1)
+
+            def __setitem__(self, i, v):
+                super().__setitem__(i, v * 2)
+
+        class Counted(list):
+            def __len__(self):
+                return 1
+
+            def __iter__(self):
+                return iter([7])
+
+        class Layers(torch.nn.ModuleList):
+            def __getitem__(self, i):
+                return super().__getitem__(2 - i)
+
+        n, own, counted = x[0].argmax().item(), Own([1, 2, 3]), Counted([1, 2, 3])
+        own[n], counted[n] = 5, 9
+        layers = Layers([torch.nn.ReLU(), torch.nn.Tanh(), torch.nn.Identity()])
+        there = [list.__getitem__(h, i) for h in (own, counted) for i in range(3)]
+        return own[n], counted[n], there, layers[n](x)
+    """,
+    "characters of texts": """
+        try:
+            found = "xyz"[int(x[0, 1] * 2)]
+        except IndexError:
+            found = "none"
+        return found + "ab"[(x[0, 0] > 0).item()] + "ab"[x[1, 0] > 0] + "abc"[x[0].argmax().item()]
+    """,
 }
 REFUSED = {
     "a change under another name of what a branch replaces": """

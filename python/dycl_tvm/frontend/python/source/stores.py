@@ -86,10 +86,9 @@ class StoreRewriter(ast.NodeTransformer):
         if isinstance(target, ast.Name):
             call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), self.visit(node.value))
             return placed(ast.Assign([target], call), node)
-        if isinstance(target, ast.Attribute):
-            what, part = "attr", ast.Constant(self._mangle(target.attr))
-        else:
-            what, part = "item", self._index(target.slice)
+        what, part = (
+            ("attr", ast.Constant(self._mangle(target.attr))) if isinstance(target, ast.Attribute) else ("item", self._index(target.slice))
+        )
         found = operator_call(f"{what}_to_augment", node, self.visit(target.value), part)
         value = self.visit(node.value)
         return placed(ast.Expr(operator_call(f"augment_{what}", node, op, ast.Starred(found, ast.Load()), value)), node)
