@@ -90,6 +90,104 @@ RIGHT = {
             x = x + 1
         return x
     """,
+    "what is augmented is read before the right side changes it": """
+        log = []
+
+        class Box:
+            def __init__(self):
+                self.n_, self.items = 0, [0, 0]
+
+            @property
+            def n(self):
+                log.append("read")
+                return self.n_
+
+            @n.setter
+            def n(self, n):
+                log.append("written")
+                self.n_ = n
+
+            def step(self, v):
+                log.append("step")
+                self.n_ += 10
+                self.items[0] += 5
+                return 1 if v > 0 else 2
+
+        o = Box()
+        o.n += o.step(x[0, 0])
+        o.items[0] += o.step(x[1, 0])
+        return o.n, o.items, log
+    """,
+    "a list of nodes is turned around: targets are stored into from left to right": """
+        first = None
+        for v in x[:, 0]:
+            if v > 0:
+                node = Kept()
+                node.v, node.next = v, first
+                first = node
+        last = None
+        while first is not None:
+            first.next, last, first = last, first, first.next
+        found, n = [0, 0, 0], 1
+        while last:
+            found[n], n = last.v, n + 1
+            last = last.next
+        (found[0], [n, found[n - 1]], *rest) = n, [2, 9], 4
+        return found, n, rest
+    """,
+    "deleted in brackets": """
+        o, d = Kept(), {"a": 1, "b": 2}
+        o.h, o.g = 3, 4
+        if x[0, 0] > 0:
+            del (d["a"], [o.h])
+        if x[1, 0] > 0:
+            del [d["b"]], o.g
+        return sorted(d), sorted(vars(o))
+    """,
+    "an item was chosen when a list had others": """
+        fs, n = [torch.sin, torch.cos, torch.abs], x[0].argmax().item()
+        f = fs[n]
+        fs.insert(0, fs.pop())
+        q = collections.deque([torch.sin, None, torch.abs])
+        g = q[n]
+        q.rotate(1)
+        return f(x), g is None, fs[n](x), q[n] is None
+    """,
+    "items of lists with methods of their own": """
+        class Own(list):
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, i):
+                return "none" if i == 0 else super().__getitem__(i - 1)
+
+            def __setitem__(self, i, v):
+                super().__setitem__(i, v * 2)
+
+        class Counted(list):
+            def __len__(self):
+                return 1
+
+            def __iter__(self):
+                return iter([7])
+
+        class Layers(torch.nn.ModuleList):
+            def __getitem__(self, i):
+                return super().__getitem__(2 - i)
+
+        n, own, counted = x[0].argmax().item(), Own([1, 2, 3]), Counted([1, 2, 3])
+        own[n], counted[n] = 5, 9
+        layers = Layers([torch.nn.ReLU(), torch.nn.Tanh(), torch.nn.Identity()])
+        there = [list.__getitem__(h, i) for h in (own, counted) for i in range(3)]
+        return own[n], counted[n], there, layers[n](x)
+    """,
+    "characters of texts": """
+        try:
+            found = "xyz"[int(x[0, 1] * 2)]
+        except IndexError:
+            found = "none"
+        return found + "ab"[(x[0, 0] > 0).item()] + "ab"[x[1, 0] > 0] + "abc"[x[0].argmax().item()]
+    """,
 }
 REFUSED = {
     "a change under another name of what a branch replaces": """

@@ -30,7 +30,7 @@ from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
-from dycl_tvm.frontend.python.flow.choices import switch
+from dycl_tvm.frontend.python.flow.choices import by_position, items_of, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.names import is_name, named
@@ -57,6 +57,7 @@ from dycl_tvm.frontend.trace.values.recorder import item
 
 __all__ = [
     "apart_from_groups",
+    "attr_to_augment",
     "augment",
     "augment_attr",
     "augment_item",
@@ -129,6 +130,7 @@ _IN_PLACE = {
     "rshift": operator.irshift,
 }
 _BUILTIN_LOOKUP = {dict.__getitem__, OrderedDict.__getitem__, defaultdict.__getitem__}
+_MODULE_LOOKUP = {torch.nn.ModuleList.__getitem__, torch.nn.Sequential.__getitem__}
 _COMPARISONS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 
@@ -292,11 +294,12 @@ def getitem(obj: Any, index: Any) -> Any:
     index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
     if only_writes(obj, "__getitem__"):
         return obj[index]
-    if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)) and not issubclass(type(obj), KeptList):
+    found_by_position = by_position(obj, "__getitem__")
+    if scalars.is_symbolic(index) and found_by_position:
         return switch(obj, index)
     if scalars.is_symbolic(index) and type(obj) is np.ndarray and obj.ndim == 1:
         return switch(list(obj), index)  # numbers of their own: what is written to the array later is not in them
-    if isinstance(index, torch.Tensor) and isinstance(obj, (list, tuple, deque)):
+    if isinstance(index, torch.Tensor) and found_by_position:
         return getitem(obj, _index_of(index))
     if type(obj) is torch.nn.ModuleList and type(index) is int:
         found = _item_of_modules(obj, index)
@@ -304,9 +307,9 @@ def getitem(obj: Any, index: Any) -> Any:
             return note_module(found)
     if type(obj) is torch.nn.ModuleList and type(index) is builtins.slice:
         return call(torch.nn.ModuleList.__getitem__, obj, index)
-    if isinstance(obj, torch.nn.Module) and not isinstance(index, (int, str, builtins.slice)):
-        if isinstance(obj, (torch.nn.ModuleList, torch.nn.Sequential)):
-            return switch(list(obj), _index_of(index) if isinstance(index, torch.Tensor) else index)
+    of_modules = isinstance(obj, torch.nn.Module) and getattr(type(obj), "__getitem__", None) in _MODULE_LOOKUP
+    if of_modules and not isinstance(index, (int, str, builtins.slice)):
+        return switch(list(obj._modules.values()), _index_of(index) if isinstance(index, torch.Tensor) else index)
     if _is_by_number(obj, index):
         return _getitem_dict(obj, index)
     if isinstance(obj, defaultdict):
@@ -392,12 +395,13 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     if type(obj) is RunTimeArray:
         obj.refuse("a change in place")
     index = index if isinstance(obj, torch.Tensor) else number_of(index)
-    if isinstance(obj, list) and isinstance(index, torch.Tensor):
+    set_by_position = isinstance(obj, list) and by_position(obj, "__setitem__")
+    if set_by_position and isinstance(index, torch.Tensor):
         index = _index_of(index)
     if only_writes(obj, "__setitem__"):
         obj[index] = value
         return
-    if isinstance(obj, list) and scalars.is_symbolic(index):
+    if set_by_position and scalars.is_symbolic(index):
         _setitem_list(obj, index, value)
         return
     if scalars.is_symbolic(index) and program().state.lives_on(obj):
@@ -410,10 +414,11 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
 
 def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
     """Store at a position known only at run time: each item becomes the new value or stays."""
-    position = check_index(index, len(obj))
-    items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(list(obj))]
+    there = items_of(obj)
+    position = check_index(index, len(there))
+    items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(there)]
     current().heap.changing(obj)
-    obj[:] = items
+    list.__setitem__(obj, builtins.slice(None), items)
 
 
 def namespace(obj: Any) -> Any:
@@ -465,18 +470,27 @@ def augment(op: str, x: Any, value: Any) -> Any:
     return _operate(_IN_PLACE[op], x, value)
 
 
-def augment_attr(op: str, obj: Any, name: str, value: Any) -> None:
+def attr_to_augment(obj: Any, name: str) -> tuple[Any, str, Any]:
+    """Return what :func:`augment_attr` changes, as it is: Python reads it before it evaluates what stands on the right."""
+    return obj, name, namespace(obj) if name == "__dict__" else getattr(obj, name)
+
+
+def augment_attr(op: str, obj: Any, name: str, old: Any, value: Any) -> None:
     """``obj.name op= value``."""
-    if name == "__dict__":
-        augment(op, namespace(obj), value)
-    else:
-        setattr(augment(op, getattr(obj, name), value), obj, name)
+    new = augment(op, old, value)
+    if name != "__dict__":
+        setattr(new, obj, name)
 
 
-def augment_item(op: str, obj: Any, index: Any, value: Any) -> None:
-    """``obj[index] op= value``."""
+def item_to_augment(obj: Any, index: Any) -> tuple[Any, Any, Any]:
+    """Return what :func:`augment_item` changes, as it is: Python reads it before it evaluates what stands on the right."""
     known = _known_key(obj, index)
-    setitem(augment(op, _missing_item(obj, known) if _is_by_number(obj, known) else getitem(obj, known), value), obj, known)
+    return obj, known, _missing_item(obj, known) if _is_by_number(obj, known) else getitem(obj, known)
+
+
+def augment_item(op: str, obj: Any, index: Any, old: Any, value: Any) -> None:
+    """``obj[index] op= value``."""
+    setitem(augment(op, old, value), obj, index)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------------------

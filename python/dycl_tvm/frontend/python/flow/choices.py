@@ -8,6 +8,8 @@ a library, testing its identity) is chosen by a fork.
 
 from __future__ import annotations
 
+import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +27,23 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.blame import of_program
 from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.hcfg.nodes import Edge, Switch, Value
+
+#: Sequences of Python's, whose items are found by their positions.
+_SEQUENCES = (list, tuple, deque, str)
+#: What a method is that a class of the user's has not put another in the place of.
+_COMPILED = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def by_position(obj: Any, method: str) -> bool:
+    """Whether a method of an object finds, or sets, an item of a sequence by its position, and does nothing else."""
+    return isinstance(obj, _SEQUENCES) and isinstance(getattr(type(obj), method), _COMPILED)
+
+
+def items_of(sequence: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the items of a sequence of Python's as they are now, whatever the methods are that a class of the user's has."""
+    base: Any = next(kind for kind in _SEQUENCES if isinstance(sequence, kind))
+    made: tuple[Any, ...] = tuple(base.__iter__(sequence))
+    return made
 
 
 class Chosen(Poison):
@@ -52,6 +71,7 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
     session = current()
+    items = items_of(items)  # which of them it is may be asked when the sequence has others
     if (loop := scalars.counted_by(index)) is not None:
         session.decisions.unroll(loop, UnsupportedError("the number of a trip chooses one of several objects", session.origin()))
     if len(items) == 0:

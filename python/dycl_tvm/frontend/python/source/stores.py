@@ -65,11 +65,11 @@ class StoreRewriter(ast.NodeTransformer):
         if isinstance(target, ast.Subscript):
             return [placed(ast.Expr(operator_call("setitem", target, value, self.visit(target.value), self._index(target.slice))), node)]
         if isinstance(target, (ast.Tuple, ast.List)):
-            after: list[ast.stmt] = []
+            after: list[ast.stmt] = []  # targets are stored into from left to right: a name may be a part of the next target
             elements: list[ast.expr] = []
             for element in target.elts:
                 inner = element.value if isinstance(element, ast.Starred) else element
-                if isinstance(inner, ast.Name):
+                if isinstance(inner, ast.Name) and not after:
                     elements.append(element)
                     continue
                 temporary = self._fresh("part")
@@ -82,34 +82,31 @@ class StoreRewriter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite ``x += y``, which may change an object in place."""
-        op, value, target = ast.Constant(BINARY_NAMES[type(node.op)]), self.visit(node.value), node.target
+        op, target = ast.Constant(BINARY_NAMES[type(node.op)]), node.target
         if isinstance(target, ast.Name):
-            call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), value)
+            call = operator_call("augment", node, op, ast.Name(target.id, ast.Load()), self.visit(node.value))
             return placed(ast.Assign([target], call), node)
-        if isinstance(target, ast.Attribute):
-            return placed(
-                ast.Expr(operator_call("augment_attr", node, op, self.visit(target.value), ast.Constant(self._mangle(target.attr)), value)),
-                node,
-            )
-        return placed(ast.Expr(operator_call("augment_item", node, op, self.visit(target.value), self._index(target.slice), value)), node)
+        what, part = (
+            ("attr", ast.Constant(self._mangle(target.attr))) if isinstance(target, ast.Attribute) else ("item", self._index(target.slice))
+        )
+        found = operator_call(f"{what}_to_augment", node, self.visit(target.value), part)
+        value = self.visit(node.value)
+        return placed(ast.Expr(operator_call(f"augment_{what}", node, op, ast.Starred(found, ast.Load()), value)), node)
 
     def visit_Delete(self, node: ast.Delete) -> Any:
-        """Rewrite ``del`` of attributes and items."""
-        made: list[ast.stmt] = []
-        for target in node.targets:
-            if isinstance(target, ast.Attribute):
-                made.append(
-                    placed(
-                        ast.Expr(operator_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))), node
-                    )
-                )
-            elif isinstance(target, ast.Subscript):
-                made.append(placed(ast.Expr(operator_call("delitem", target, self.visit(target.value), self._index(target.slice))), node))
-            else:
-                loaded = [ast.Name(n.id, ast.Load()) for n in ast.walk(target) if isinstance(n, ast.Name)]
-                made += [placed(ast.Expr(operator_call("bound", node, name)), node) for name in loaded]
-                made.append(placed(ast.Delete([target]), node))
-        return made
+        """Rewrite ``del`` of attributes and items, in brackets too."""
+        return [statement for target in node.targets for statement in self._delete(target, node)]
+
+    def _delete(self, target: ast.expr, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            return [statement for part in target.elts for statement in self._delete(part, node)] or [placed(ast.Pass(), node)]
+        if isinstance(target, ast.Attribute):
+            call = operator_call("delattr", target, self.visit(target.value), ast.Constant(self._mangle(target.attr)))
+            return [placed(ast.Expr(call), node)]
+        if isinstance(target, ast.Subscript):
+            return [placed(ast.Expr(operator_call("delitem", target, self.visit(target.value), self._index(target.slice))), node)]
+        name = ast.Name(target.id, ast.Load())  # type: ignore[attr-defined]  # nothing else can be deleted
+        return [placed(ast.Expr(operator_call("bound", node, name)), node), placed(ast.Delete([target]), node)]
 
     def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
         """Let modules be imported as if no stage were under way."""
