@@ -24,6 +24,7 @@ from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, contained
+from dycl_tvm.frontend.python.calls.list_uses import tensors_of_lists
 from dycl_tvm.frontend.python.calls.searches import equal_item, known_key
 from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
@@ -289,7 +290,7 @@ def getitem(obj: Any, index: Any) -> Any:
         return named(names, index, lambda name: getitem(obj, name), KeyError)
     if isinstance(index, Poison):
         use(index)
-    index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
+    index = _index_into(obj, index)
     if only_writes(obj, "__getitem__"):
         return obj[index]
     if scalars.is_symbolic(index) and isinstance(obj, (list, tuple, deque)) and not issubclass(type(obj), KeptList):
@@ -312,6 +313,13 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _index_into(obj: Any, index: Any) -> Any:
+    """Return an index with what an object takes in the place of what stands for NumPy's numbers, or for lists of numbers."""
+    if isinstance(obj, torch.Tensor):
+        return tensors_of_lists(index)
+    return index if type(obj) is RunTimeArray else number_of(index)
 
 
 def _names_in(obj: Any) -> Any:
@@ -391,7 +399,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
             use(x)
     if type(obj) is RunTimeArray:
         obj.refuse("a change in place")
-    index = index if isinstance(obj, torch.Tensor) else number_of(index)
+    index = _index_into(obj, index)
     if isinstance(obj, list) and isinstance(index, torch.Tensor):
         index = _index_of(index)
     if only_writes(obj, "__setitem__"):
