@@ -175,12 +175,13 @@ class Watch:
         self._numbers: dict[Any, int] = {}
         self._answers: dict[int, Number] = {}
         self._in_arrays: list[torch.Tensor] = []
+        self._told = False  # whether Python has a number in which the inputs have a part, beside truths
         self._memories = Memories()
         self.log = Log()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]) -> Any:
         """Call the program once; ``inputs`` are the tensors among its arguments."""
-        self.log = Log()
+        self.log, self._told = Log(), False
         for tensor in inputs:
             self._memories.made(tensor, None)
             self._know(tensor, self._number(("input", object())), True)
@@ -201,13 +202,13 @@ class Watch:
             found = None
         if found is not None and found.version == _version(t):
             return found
-        if found is not None:  # changed through a view
+        if found is not None and (found.free or self._memories.is_free(t)):  # changed through a view
             made = _Known(t, self._number(("changed", object())), True, self._memories.of(t) if is_whole(t) else None, _version(t))
         else:
             small = t.numel() <= _SMALL and t.device.type == "cpu"
             key = ("data", t.dtype, tuple(t.shape), _contents(t)) if small else ("made", object())
             made = _Known(t, self._number(key), False, contents(t), _version(t))
-            if is_whole(t):
+            if is_whole(t) and found is None:
                 self._memories.made(t, made.bounds)
         self._known[id(t)] = made
         return made
@@ -227,6 +228,8 @@ class Watch:
             free = not any(not k.free and self._is_full(k.tensor(), operator.decided_by) for k in inputs)
         for k, out in enumerate(found):
             bounds = None
+            if not operator.mutable and not operator.view:
+                self._memories.new(out)
             if is_whole(out):
                 bounds = operator.bounds(args, kwargs, k, self._bounds_of, out.dtype) if free else contents(out)
                 if operator.mutable:
@@ -237,6 +240,9 @@ class Watch:
             version = inputs[0].version if operator.view and inputs else None
             self._know(out, self._number(("output", number, k)), free, bounds, version)
         if operator.mutable:
+            if free or self._told:  # where it is written to, or the number itself, may be what a tensor told Python
+                for t in operator.written(args, kwargs):
+                    self._memories.freed(t)
             written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
             for k, out in enumerate(written):
                 bounds = operator.bounds(args, kwargs, k, self._bounds_of, out.dtype) if is_whole(out) else None
@@ -292,6 +298,7 @@ class Watch:
             self.pinned[crossing.site].add(real)
             crossing.free = False
         if crossing.free:
+            self._told |= dtype != torch.bool
             if number not in self._answers:
                 self._answers[number] = self._oracle(crossing)
             crossing.answer = self._answers[number]

@@ -24,10 +24,23 @@ class Named(Protocol):
 
 
 class Memories:
-    """Between which numbers lies all that was ever written to a memory, as long as that is known."""
+    """Between which numbers lies all that was ever written to a memory, as long as that is known; and to which the inputs wrote."""
 
     def __init__(self) -> None:
         self._bounds: dict[int, Bounds] = {}
+        self._free: set[int] = set()
+
+    def is_free(self, t: torch.Tensor) -> bool:
+        """Whether anything was written to a memory in which the inputs have a part."""
+        return _memory(t) in self._free
+
+    def new(self, t: torch.Tensor) -> None:
+        """Note that a tensor has a memory to which nothing was written yet; one that is given back may be given again."""
+        self._free.discard(_memory(t))
+
+    def freed(self, t: torch.Tensor) -> None:
+        """Note that something was written to a tensor in which the inputs have a part."""
+        self._free.add(_memory(t))
 
     def of(self, t: torch.Tensor) -> Bounds | None:
         """Return what a memory may hold."""

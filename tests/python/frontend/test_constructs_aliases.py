@@ -66,15 +66,48 @@ def test_an_index_out_of_range_in_a_tensor_of_rank_0():
     check(lambda x: x[x[0, 0].long()], X, paths=2)
 
 
-@pytest.mark.parametrize("at", [[0, 2], torch.tensor([0, 2]), True])
-def test_an_index_that_mixes_lists_and_run_time_numbers_is_refused(at):
+def test_an_index_that_mixes_truths_and_run_time_numbers_is_refused():
     def f(x):
         x = x.clone()
-        x[at, x[0].argmax()] = 8.0
+        x[True, x[0].argmax()] = 8.0
         return x
 
     with pytest.raises(UnsupportedError, match="mixes"):
         stage(f, X[0])
+
+
+def test_an_index_of_positions_and_run_time_numbers():
+    table, mask = torch.arange(120.0).view(2, 3, 4, 5), torch.tensor([[True, False, True], [False, True, True]])
+
+    def f(x):
+        i, k, p = x[0].argmax().item(), x[1].argmin(), x[0].topk(2).indices
+        t = table.clone()
+        t[:, p, i, [1, 2]] += 1
+        t[0, [0, 1], k, None] = x[0, :1] * 7
+        t[1, 2, p, i] = x[1, :2]
+        t[mask, k, [0]] = 5.0
+        part = table[[0, 1], i, :, [1, 2]]
+        part += 1
+        several = table[p % 2, :, i, p], table[i % 2, [[0, 2], [1, 1]], None, p], table[..., k, [1, -1]], table[mask, i]
+        return t, part, several, table[1, :, i, table[0, 0, 0] > 2]
+
+    check(f, [(x[0],) for x in _THREE])
+
+
+def test_lists_of_run_time_numbers_are_positions_or_masks():
+    table = torch.arange(12.0).view(3, 4)
+
+    def f(x):
+        i, j = x[0].argmax().item(), x[0].argmin().item()
+        y = x.clone()
+        y[:, [i, j]] = 0.5
+        return table[[i, j]], table[:, [i, 2]], table[None, [0, j], [i, -1]], table[[i == 0, True, j > i]], y
+
+    graph = check(f, [(x[0],) for x in _THREE])
+    assert len(graph.blocks) == 1
+
+
+_THREE = [(torch.tensor([[1.0, 5.0, 2.0], [0.5, -1.0, 0.25]]),), (torch.tensor([[3.0, 1.0, 2.0], [-0.5, 1.0, 2.0]]),), (-torch.eye(2, 3),)]
 
 
 def test_in_place_changes_in_a_loop_show_in_all_aliases():

@@ -489,3 +489,26 @@ def test_a_refusal_says_what_rows_cannot_do_and_no_option_that_was_given() -> No
     with pytest.raises(UnsupportedError, match=r"(?s)as its rows, because of.*outs\.remove\(x\)") as refused:
         stage(model, INPUTS[0], max_length=16)
     assert "max_length" not in str(refused.value)
+
+
+def _by_lists(x):
+    """Positions and masks as lists: those of a tensor, and those that a loop finds."""
+    table, rows, found, n = torch.arange(24.0).view(4, 6), (x[0] > 0.5).nonzero().flatten().tolist(), [], 0
+    while n < 4:
+        if x[0, n] > 0:
+            found.append(n)
+        n += 1
+    y = x.clone()
+    y[0, rows] += 2.0
+    back = table[[-1 - i for i in found]].sum(0)
+    kept = x[0][x[0] > -1]
+    return table[rows], table[None, rows], table[rows, 0], back, table[found, [i % 2 for i in found]], kept[(kept > 0.2).tolist()], y
+
+
+def test_lists_that_are_indices():
+    check(_by_lists, [*INPUTS[:10], (torch.full((1, 4), -2.0),)])
+
+
+def test_a_list_of_floats_is_no_index():
+    with pytest.raises(UnsupportedError):
+        stage(lambda x: torch.arange(4)[x[x > 0].tolist()], INPUTS[0])

@@ -313,3 +313,16 @@ def used_by_none_of_the_paths(x):
 def test_what_is_not_used_is_no_error() -> None:
     graph = stage(used_by_none_of_the_paths, (X,))
     assert torch.equal(graph.interpret()(X), used_by_none_of_the_paths(X))
+
+
+def test_a_choice_of_several_objects_has_no_values_to_show():
+    def spelled(x):
+        codes = []
+        for digit in x.argmax(1).tolist():
+            for letter in ["one", "three", "seven"][digit]:
+                codes.append(ord(letter))
+        return torch.tensor(codes)
+
+    with pytest.raises(PathExplosionError, match="chosen by an index") as refused:
+        stage(spelled, (torch.eye(3),), max_paths=2)
+    assert "None" not in str(refused.value)

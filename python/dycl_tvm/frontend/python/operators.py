@@ -24,13 +24,14 @@ from dycl_tvm.frontend.python.calls.effects import is_opaque, operate
 from dycl_tvm.frontend.python.calls.growing_lists import GrowingLists
 from dycl_tvm.frontend.python.calls.imports import importing, note_module
 from dycl_tvm.frontend.python.calls.kept_lists import KeptList, contained
+from dycl_tvm.frontend.python.calls.list_uses import tensors_of_lists
 from dycl_tvm.frontend.python.calls.searches import equal_item, known_key
 from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
 from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
-from dycl_tvm.frontend.python.flow.choices import by_position, items_of, switch
+from dycl_tvm.frontend.python.flow.choices import by_position, put, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.names import is_name, named
@@ -52,7 +53,6 @@ from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of
 from dycl_tvm.frontend.trace.values.blame import attempt, judge, of_program
 from dycl_tvm.frontend.trace.values.identity import are_one
-from dycl_tvm.frontend.trace.values.indices import check_index
 from dycl_tvm.frontend.trace.values.recorder import item
 
 __all__ = [
@@ -291,7 +291,7 @@ def getitem(obj: Any, index: Any) -> Any:
         return named(names, index, lambda name: getitem(obj, name), KeyError)
     if isinstance(index, Poison):
         use(index)
-    index = index if isinstance(obj, torch.Tensor) or type(obj) is RunTimeArray else number_of(index)
+    index = _index_into(obj, index)
     if only_writes(obj, "__getitem__"):
         return obj[index]
     found_by_position = by_position(obj, "__getitem__")
@@ -315,6 +315,13 @@ def getitem(obj: Any, index: Any) -> Any:
     if isinstance(obj, defaultdict):
         current().heap.changing(obj)
     return note_module(_operate(operator.getitem, obj, index))
+
+
+def _index_into(obj: Any, index: Any) -> Any:
+    """Return an index with what an object takes in the place of what stands for NumPy's numbers, or for lists of numbers."""
+    if isinstance(obj, torch.Tensor):
+        return tensors_of_lists(index)
+    return index if type(obj) is RunTimeArray else number_of(index)
 
 
 def _names_in(obj: Any) -> Any:
@@ -394,7 +401,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
             use(x)
     if type(obj) is RunTimeArray:
         obj.refuse("a change in place")
-    index = index if isinstance(obj, torch.Tensor) else number_of(index)
+    index = _index_into(obj, index)
     set_by_position = isinstance(obj, list) and by_position(obj, "__setitem__")
     if set_by_position and isinstance(index, torch.Tensor):
         index = _index_of(index)
@@ -402,7 +409,7 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
         obj[index] = value
         return
     if set_by_position and scalars.is_symbolic(index):
-        _setitem_list(obj, index, value)
+        put(obj, index, value)
         return
     if scalars.is_symbolic(index) and program().state.lives_on(obj):
         program().state.unread.note_filled(obj)
@@ -410,15 +417,6 @@ def setitem(value: Any, obj: Any, index: Any) -> None:
     index = known_key(index) if _is_by_number(obj, index) else index
     current().heap.changing_item(obj, index)
     _operate(operator.setitem, obj, index, value)
-
-
-def _setitem_list(obj: list[Any], index: Any, value: Any) -> None:
-    """Store at a position known only at run time: each item becomes the new value or stays."""
-    there = items_of(obj)
-    position = check_index(index, len(there))
-    items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(there)]
-    current().heap.changing(obj)
-    list.__setitem__(obj, builtins.slice(None), items)
 
 
 def namespace(obj: Any) -> Any:

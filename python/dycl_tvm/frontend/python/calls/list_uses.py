@@ -220,6 +220,32 @@ def _as_tensor(x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
     return items_of(x).rows[0].to(dtype or (default if form.kind == "float" else form.dtype)).clone()  # type: ignore[no-any-return]
 
 
+def tensors_of_lists(index: Any) -> Any:
+    """Return an index of a tensor with tensors in the place of lists of numbers: PyTorch makes these of them too."""
+    if type(index) is tuple:
+        return tuple(map(_places_of, index))
+    return _places_of(index)
+
+
+def _places_of(x: Any) -> Any:
+    """Return what PyTorch takes a list for that is an index: positions or, if its items are truths and there are any, a mask."""
+    if type(x) is list and any(map(scalars.is_symbolic, x)) and all(map(_is_whole, x)):
+        return program().operators.call(torch.tensor, x)
+    if not issubclass(type(x), KeptList):
+        return x
+    form = items_of(x).form
+    if not isinstance(form, Leaf) or form.kind not in ("int", "bool"):
+        used_otherwise(x)
+    if form.kind == "bool" and not length_of(x) > 0:
+        return torch.zeros(0, dtype=torch.int64)
+    return items_of(x).rows[0]
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether a value is an int or a bool, of the run too."""
+    return not x.node.is_float() if scalars.is_symbolic(x) else type(x) in (int, bool)
+
+
 def _stacked(callee: Any, x: Any, dim: Any = 0, **others: Any) -> torch.Tensor | None:
     form, rows = items_of(x).form, items_of(x).rows[0]
     if isinstance(form, Ragged) and callee is not torch.stack and not others:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dycl_tvm.errors import DyclError, UnsupportedError
-from dycl_tvm.frontend.python.flow.branches import Scope, join_paths
+from dycl_tvm.frontend.python.flow.branches import Scope, ifexp, join_paths
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.trace.control_flow import Dead
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
@@ -66,6 +66,15 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
     """Return ``function`` of the chosen object: each on its own side of a switch."""
     items, position = object.__getattribute__(chosen, "_items"), object.__getattribute__(chosen, "_position")
     return explore(items, position, function)
+
+
+def put(obj: list[Any], index: Any, value: Any) -> None:
+    """Store at a position known only at run time: each item becomes the new value or stays."""
+    there = items_of(obj)
+    position = check_index(index, len(there))
+    items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(there)]
+    current().heap.changing(obj)
+    list.__setitem__(obj, slice(None), items)
 
 
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:

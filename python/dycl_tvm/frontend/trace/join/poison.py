@@ -39,7 +39,7 @@ class Why:
     reason: str
     is_: str = "one of several values"
     unset: bool = False
-    others: Any = None
+    others: Any = ""
 
 
 class Poison(OwnValue):

@@ -30,7 +30,7 @@ from dycl_tvm.frontend.trace.values.grown import Grown, cut, rank_of, refuse_her
 from dycl_tvm.frontend.trace.values.indices import check_index, require
 from dycl_tvm.frontend.trace.values.lengths import Length
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
-from dycl_tvm.frontend.trace.values.picked import by_mask, fill_by_mask, is_mask, picks_in, positions_of, put_by_mask, selects
+from dycl_tvm.frontend.trace.values.picked import by_mask, fill_by_mask, is_mask, picks_in, picks_of, positions_of, put_by_mask, selects
 from dycl_tvm.frontend.trace.values.put import put_all
 from dycl_tvm.frontend.trace.values.recorder import item, known_bounds, to_tensor
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, home, read, select_at, storage_of, view_of
@@ -58,9 +58,9 @@ def _lower_index(t: torch.Tensor, index: Any) -> tuple[Any, list[tuple[int, Any]
         if any(_is_cut(e) for e in entries):
             _refuse_slice()
         return index, []
-    if any(isinstance(e, (list, tuple, np.ndarray, bool)) or (isinstance(e, torch.Tensor) and not selects(e)) for e in entries):
+    if any(isinstance(e, (list, tuple, np.ndarray, bool)) for e in entries):
         raise UnsupportedError(
-            "an index that mixes tensors with numbers known only at run time", current().origin(), "turn the numbers into tensors"
+            "an index that mixes sequences with numbers known only at run time", current().origin(), "turn both into tensors"
         )
     static, selected, dim = [], [], 0
     for e in entries:
@@ -108,6 +108,9 @@ def getitem(t: torch.Tensor, index: Any) -> Any:
     if made is not NotImplemented:
         return made
     _refuse_grown(entries, "an index of a tensor holds")
+    if any(map(selects, entries)) and (found := picks_of(entries)) is not None:
+        static, picks = found
+        return getitem(getitem(t, static), _beside(picks))
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:
@@ -155,6 +158,16 @@ def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
         return NotImplemented
     static, picks = found
     return positions_of(torch.Tensor.__getitem__, getitem(t, static), picks).take()
+
+
+def _beside(picks: dict[int, torch.Tensor]) -> tuple[Any, ...]:
+    """Return what picks of some dimensions as an index that takes all of the others."""
+    entries: list[Any] = []
+    dim = 0
+    for at, x in picks.items():
+        entries += [slice(None)] * (at - dim) + [x]
+        dim = at + (rank_of(x) if x.dtype == torch.bool else 1)
+    return tuple(entries)
 
 
 def _is_known(part: slice, cut: bool) -> bool:
@@ -215,6 +228,9 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if cuts:
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
+    if any(map(selects, entries)) and (found := picks_of(entries)) is not None:
+        static, picks = found
+        return setitem(getitem(t, static), _beside(picks), value)
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:

@@ -68,9 +68,18 @@ def known_entry(entry: Any, beside: bool = True) -> Any:
 
 
 def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[int, torch.Tensor]] | None:
+    """Split an index that picks by positions and masks, of which the run decides how many elements they pick; see :func:`picks_of`.
+
+    None if there are none of which it decides that, or something that is not known here.
+    """
+    found = picks_of(entries)
+    return found if found is not None and any(isinstance(x, Grown) or is_mask(x) for x in (of, *found[1].values())) else None
+
+
+def picks_of(entries: list[Any]) -> tuple[tuple[Any, ...], dict[int, torch.Tensor]] | None:
     """Split an index that picks by positions and masks: return it with all of the dimensions in their place, and what picks of these.
 
-    None if it has none of which the run decides how many elements they pick, or something that is not known here.
+    PyTorch takes an index by these two steps too. None if nothing picks, or there is something that is not known here.
     """
     static: list[Any] = []
     picks: dict[int, torch.Tensor] = {}
@@ -87,9 +96,7 @@ def picks_in(entries: list[Any], of: Any = None) -> tuple[tuple[Any, ...], dict[
             dim += e is None or type(e) is slice
         else:
             return None
-    if not any(isinstance(x, Grown) or is_mask(x) for x in ([of, *picks.values()] if picks else [])):
-        return None
-    return tuple(static), picks
+    return (tuple(static), picks) if picks else None
 
 
 def positions_of(func: Any, t: torch.Tensor, picks: dict[int, torch.Tensor]) -> Positions:
