@@ -46,3 +46,20 @@ def test_what_was_asked_once_more_is_not_the_answer_to_a_later_question() -> Non
     x = torch.rand(2, 6)
     proved = check_control(program, stage(program, (x,)), (x,), {})
     assert proved.runs > 10 and proved.inconclusive == 0
+
+
+def _nearest_first(costs):
+    least, visited = torch.full((3,), torch.inf), torch.zeros(3, dtype=torch.bool)
+    least[0] = 0
+    while not visited[2]:
+        at = torch.where(visited, torch.full_like(least, torch.inf), least).argmin().item()
+        visited[at] = True
+        if at < 2 and least[at] + costs[at] < least[at + 1]:
+            least[at + 1] = least[at] + costs[at]
+    return least
+
+
+def test_what_is_written_through_a_view_is_no_matter_of_the_inputs_if_they_have_no_part_in_it() -> None:
+    costs = torch.tensor([0.5, 0.25])  # the graph does not ask what the first trip leaves in `visited`
+    graph = stage(_nearest_first, (costs,), max_loop_trips=8)
+    assert check_control(_nearest_first, graph, (costs,), {}).runs > 1

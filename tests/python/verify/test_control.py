@@ -581,23 +581,6 @@ def test_what_is_computed_of_no_elements_is_not_answered_otherwise(program) -> N
     assert check_control(program, graph, (X,), {}).runs > 1
 
 
-def _nearest_first(costs):
-    least, visited = torch.full((3,), torch.inf), torch.zeros(3, dtype=torch.bool)
-    least[0] = 0
-    while not visited[2]:
-        at = torch.where(visited, torch.full_like(least, torch.inf), least).argmin().item()
-        visited[at] = True
-        if at < 2 and least[at] + costs[at] < least[at + 1]:
-            least[at + 1] = least[at] + costs[at]
-    return least
-
-
-def test_what_is_written_through_a_view_is_no_matter_of_the_inputs_if_they_have_no_part_in_it() -> None:
-    costs = torch.tensor([0.5, 0.25])  # the graph does not ask what the first trip leaves in `visited`
-    graph = stage(_nearest_first, (costs,), max_loop_trips=8)
-    assert check_control(_nearest_first, graph, (costs,), {}).runs > 1
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_modules_take_the_ways_that_they_take_unobserved() -> None:
     torch.manual_seed(0)
