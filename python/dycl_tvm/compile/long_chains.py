@@ -2,8 +2,8 @@
 """Chains of operators whose expression would be too long if all of it were one kernel.
 
 Schedules for GPUs write what is computed element by element into its readers. Expressions are trees: each operator that names its operand
-several times, as a bound that lets NaN through does, multiplies the size of what is before it. So some operators are computed by kernels
-of their own.
+several times, as a bound that lets NaN through does, multiplies the size of what is before it, and so do operators that read one tensor by
+two ways (`x % 7 + x // 3`). So some operators are computed by kernels of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from dycl_tvm.backends.tir_cpu.reading.stages import Length, length_of, loads_of
+from dycl_tvm.backends.tir_cpu.reading.stages import Length, length_of
 
 _PATTERN = "op_pattern"
 _LAST_INLINED, _OPAQUE = 2, 8  # relax's OpPatternKind: kInjective, kOpaque
@@ -44,8 +44,9 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
             fn = self.mod[call.args[0]]
             if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED and not isinstance(call.ty, relax.TupleType):
-                length, repeated = _length(fn, [self.lengths.get(arg) for arg in call.args[1].fields])
-                self.is_long = any(length.is_too_long(dtype) for dtype in repeated)
+                operands = [self.lengths.get(arg) for arg in call.args[1].fields]
+                length = _length(fn, operands)
+                self.is_long = any(operands) and length.is_too_long()
                 if not self.is_long:
                     self.lengths[binding.var] = length
         super().visit_var_binding_(binding)
@@ -59,17 +60,14 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         return relax.Call(call.op, [alone, *call.args[1:]], call.attrs, call.ty_args)
 
 
-def _length(fn: Any, operands: list[Length | None]) -> tuple[Length, set[str]]:
-    """Return the length of what a function computes, with its operands in it, and the types of the long ones named several times."""
+def _length(fn: Any, operands: list[Length | None]) -> Length:
+    """Return the length of what a function computes, with its operands written into it."""
     lengths: dict[Any, Length | None] = dict(zip(fn.params, operands))
-    repeated: set[str] = set()
     last = Length()
 
     def visit(store: Any) -> None:
         nonlocal last
-        loads = [load.source for load in loads_of(store.value)]
-        repeated.update(str(buffer.dtype) for buffer in loads if lengths.get(buffer) and loads.count(buffer) > 1)
         last = lengths[store.buffer] = length_of(store.value, lengths.get)
 
     tvm_ffi.structural_walk(fn.body, (tirx.BufferStore, visit))
-    return last, repeated
+    return last

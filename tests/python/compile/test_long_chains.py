@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,25 @@ def test_on_a_gpu() -> None:
     kernels = [kernel.symbol for kernel in artifact._lowered.program.kernels]
     assert any("minimum" in k for k in kernels)
     assert max(k.count("minimum") for k in kernels) < 6, kernels
+
+
+def quotients(x):
+    for k in range(9):
+        x = x % (7 + k) + x // (3 + k)
+    return x
+
+
+def remainders(x):
+    for k in range(12):
+        x = x % (50 - k)
+    return x
+
+
+@pytest.mark.parametrize("model", [quotients, remainders])
+@pytest.mark.parametrize("target", ["llvm", "cuda -arch=sm_72"])
+def test_quotients_and_remainders_of_whole_numbers(model: Callable[[torch.Tensor], torch.Tensor], target: str) -> None:
+    """One tensor read by two ways doubles an expression too, and remainders of remainders are few nodes that TVM reasons long about.
+
+    ``quotients`` for a GPU and ``remainders`` for a CPU did not end in 150 s.
+    """
+    dycl_tvm.build(model, (X.to(torch.int64),), target=target)

@@ -146,50 +146,84 @@ def size_of(expr: Any) -> int:
     return count
 
 
+#: What makes the simplification of what is below it longer.
+_CHOICES = (tirx.Select, tirx.Min, tirx.Max, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
 @dataclass(frozen=True)
 class Length:
-    """How long TVM's simplification of an expression takes: nodes, repeated ones repeatedly, and choices, the deepest one within another.
+    """How long TVM's simplification of an expression takes.
 
-    What is below a choice is simplified again under each of its conditions.
+    Attributes
+    ----------
+    nodes : int
+        Nodes, repeated ones repeatedly.
+    whole : int
+        Those of whole numbers that no conversion parts from the result, without indices.
+    apart : int
+        The most of the others that no conversion parts.
+    choices : int
+        The deepest choice within another: what is below it is simplified again under each of its conditions. A quotient or remainder of
+        whole numbers counts as one.
     """
 
     nodes: int = 1
+    whole: int = 0
+    apart: int = 0
     choices: int = 0
 
-    def is_too_long(self, dtype: Any) -> bool:
-        """Whether an expression that names something of this type several times is better computed in two parts.
+    def is_too_long(self) -> bool:
+        """Whether an expression is better computed in two parts.
 
-        Measured with TVM 0.27: one simplification takes about as many times 0.2 microseconds as this product says, and where it reasons
-        about whole numbers about 2.
+        Measured with TVM 0.27: one simplification takes about as many times 0.2 microseconds as the product of nodes and choices says,
+        and where it reasons about whole numbers about 2, more with quotients and remainders. So nodes alone have a bound, too.
         """
-        return self.nodes * 3**self.choices > (5_000 if "int" in str(dtype) else 200_000)
+        conditions, whole = 3**self.choices, max(self.whole, self.apart)
+        return self.nodes > _MAX_NODES or self.nodes * conditions > 200_000 or whole > 100 or whole * conditions > 5_000
 
 
 def length_of(expr: Any, behind: Callable[[Any], Length | None] = lambda _: None) -> Length:
     """Return the length of an expression; ``behind`` says what is to be written in place of loads from a buffer, None if nothing is."""
-    nodes, deepest = 0, 0
+    nodes, whole, apart, deepest = 0, 0, 0, 0
 
-    def visit(_: Any) -> None:
+    def visit(e: Any) -> None:
+        nonlocal nodes, whole
+        nodes, whole = nodes + 1, whole + _is_whole(e)
+
+    def add(length: Length, joined: bool) -> None:
+        nonlocal nodes, whole, apart, deepest
+        nodes, apart, deepest = nodes + length.nodes, max(apart, length.apart), max(deepest, length.choices)
+        if joined:
+            whole += length.whole
+        else:
+            apart = max(apart, length.whole)
+
+    def load(e: Any) -> Any:
         nonlocal nodes
-        nodes += 1
-
-    def load(e: Any) -> None:
-        nonlocal nodes, deepest
-        nodes += 1
-        if instead := behind(e.source):
-            nodes, deepest = nodes + instead.nodes - 1, max(deepest, instead.choices)
-
-    def choice(e: Any) -> Any:
-        nonlocal nodes, deepest
-        parts = [
-            length_of(part, behind)
-            for part in ((e.a, e.b) if isinstance(e, (tirx.Min, tirx.Max)) else (e.condition, e.true_value, e.false_value))
-        ]
-        nodes, deepest = nodes + 1 + sum(part.nodes for part in parts), max(deepest, 1 + max(part.choices for part in parts))
+        nodes += size_of(e) - 1
+        add(behind(e.source) or Length(1, _is_whole(e)), _is_whole(e))
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(expr, [((tirx.Select, tirx.Min, tirx.Max), choice), (TensorLoad, load), (object, visit)], order="pre")
-    return Length(nodes, deepest)
+    def choice(e: Any) -> Any:
+        visit(e)
+        deeper = isinstance(e, (tirx.Select, tirx.Min, tirx.Max)) or _is_whole(e)
+        for part in (e.condition, e.true_value, e.false_value) if isinstance(e, tirx.Select) else (e.a, e.b):
+            length = length_of(part, behind)
+            add(replace(length, choices=length.choices + deeper), True)
+        return tvm_ffi.WalkResult.SKIP
+
+    def cast(e: Any) -> Any:
+        visit(e)
+        add(length_of(e.value, behind), _is_whole(e) == _is_whole(e.value))
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(expr, [(_CHOICES, choice), (tirx.Cast, cast), (TensorLoad, load), (object, visit)], order="pre")
+    return Length(nodes, whole, apart, deepest)
+
+
+def _is_whole(e: Any) -> bool:
+    """Whether an expression is a whole number."""
+    return "int" in str(getattr(getattr(e, "ty", None), "dtype", ""))
 
 
 def substitute(expr: Any, variables: Sequence[Any], values: Sequence[Any]) -> Any:
