@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from dycl_tvm.backends.tir_cpu.reading.stages import Length, length_of
+from dycl_tvm.backends.tir_cpu.reading.stages import Complexity, complexity_of
 
 _PATTERN = "op_pattern"
 _LAST_INLINED, _OPAQUE = 2, 8  # relax's OpPatternKind: kInjective, kOpaque
@@ -34,8 +34,8 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.mod = mod
-        #: Of the variables whose expressions would be written into their readers, the length of these.
-        self.lengths: dict[Any, Length] = {}
+        #: Of the variables whose expressions would be written into their readers, the complexity of these.
+        self.complexities: dict[Any, Complexity] = {}
         self.is_long = False
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -44,11 +44,11 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.call_tir"):
             fn = self.mod[call.args[0]]
             if int(fn.attrs.get(_PATTERN, _OPAQUE)) <= _LAST_INLINED and not isinstance(call.ty, relax.TupleType):
-                operands = [self.lengths.get(arg) for arg in call.args[1].fields]
-                length = _length(fn, operands)
-                self.is_long = any(operands) and length.is_too_long()
+                operands = [self.complexities.get(arg) for arg in call.args[1].fields]
+                found = _complexity(fn, operands)
+                self.is_long = any(operands) and found.is_too_long()
                 if not self.is_long:
-                    self.lengths[binding.var] = length
+                    self.complexities[binding.var] = found
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
@@ -60,14 +60,14 @@ class _Cut(relax.PyExprMutator):  # type: ignore[misc]  # TVM has no types
         return relax.Call(call.op, [alone, *call.args[1:]], call.attrs, call.ty_args)
 
 
-def _length(fn: Any, operands: list[Length | None]) -> Length:
-    """Return the length of what a function computes, with its operands written into it."""
-    lengths: dict[Any, Length | None] = dict(zip(fn.params, operands))
-    last = Length()
+def _complexity(fn: Any, operands: list[Complexity | None]) -> Complexity:
+    """Return the complexity of what a function computes, with its operands written into it."""
+    known: dict[Any, Complexity | None] = dict(zip(fn.params, operands))
+    last = Complexity()
 
     def visit(store: Any) -> None:
         nonlocal last
-        last = lengths[store.buffer] = length_of(store.value, lengths.get)
+        last = known[store.buffer] = complexity_of(store.value, known.get)
 
     tvm_ffi.structural_walk(fn.body, (tirx.BufferStore, visit))
     return last

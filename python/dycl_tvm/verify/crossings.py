@@ -240,11 +240,11 @@ class Watch:
             version = inputs[0].version if operator.view and inputs else None
             self._know(out, self._number(("output", number, k)), free, bounds, version)
         if operator.mutable:
+            written = operator.written(args, kwargs)
             if free or self._told:  # where it is written to, or the number itself, may be what a tensor told Python
-                for t in operator.written(args, kwargs):
+                for t in written:
                     self._memories.freed(t)
-            written = [t for t in operator.written(args, kwargs) if all(t is not o for o in found)]
-            for k, out in enumerate(written):
+            for k, out in enumerate(t for t in written if all(t is not o for o in found)):
                 bounds = operator.bounds(args, kwargs, k, self._bounds_of, out.dtype) if is_whole(out) else None
                 bounds = self._memories.written(out, bounds) if is_whole(out) else None
                 self._know(out, self._number(("written", number, k)), free, bounds)

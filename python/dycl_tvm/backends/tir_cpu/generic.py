@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from dycl_tvm.backends.tir_cpu.reading.stages import length_of
+from dycl_tvm.backends.tir_cpu.reading.stages import complexity_of
 from dycl_tvm.backends.tir_cpu.words.loops import LAUNCHES, SCHEDULED
 from dycl_tvm.backends.tir_cpu.words.machine import machine_of
 
@@ -107,8 +107,8 @@ class _Scheduler:
         """Whether a reader would be too long an expression with what a block computes in it."""
         node, body = self.sch.get(block), self.sch.get(reader).body
         buffer = node.writes[0].source
-        inner = length_of(node.body)
-        return length_of(body, lambda source: inner if source.same_as(buffer) else None).is_too_long()
+        inner = complexity_of(node.body)
+        return complexity_of(body, lambda source: inner if source.same_as(buffer) else None).is_too_long()
 
     def _follows(self, block: Any, consumer: Any) -> bool:
         """Whether a block reads the result of a reduction at its own indices only."""

@@ -39,7 +39,7 @@ def by_position(obj: Any, method: str) -> bool:
     return isinstance(obj, _SEQUENCES) and isinstance(getattr(type(obj), method), _COMPILED)
 
 
-def items_of(sequence: Sequence[Any]) -> tuple[Any, ...]:
+def _items_of(sequence: Sequence[Any]) -> tuple[Any, ...]:
     """Return the items of a sequence of Python's as they are now, whatever the methods are that a class of the user's has."""
     base: Any = next(kind for kind in _SEQUENCES if isinstance(sequence, kind))
     made: tuple[Any, ...] = tuple(base.__iter__(sequence))
@@ -70,7 +70,7 @@ def over(chosen: Chosen, function: Callable[[Any], Any]) -> Any:
 
 def put(obj: list[Any], index: Any, value: Any) -> None:
     """Store at a position known only at run time: each item becomes the new value or stays."""
-    there = items_of(obj)
+    there = _items_of(obj)
     position = check_index(index, len(there))
     items = [ifexp(position == i, lambda: value, lambda old=old: old) for i, old in enumerate(there)]
     current().heap.changing(obj)
@@ -80,7 +80,7 @@ def put(obj: list[Any], index: Any, value: Any) -> None:
 def switch(items: Sequence[Any], index: Any, inside: bool = False) -> Any:
     """Return ``items[index]``; ``inside`` says that the index is known to be one of them."""
     session = current()
-    items = items_of(items)  # which of them it is may be asked when the sequence has others
+    items = _items_of(items)  # which of them it is may be asked when the sequence has others
     if (loop := scalars.counted_by(index)) is not None:
         session.decisions.unroll(loop, UnsupportedError("the number of a trip chooses one of several objects", session.origin()))
     if len(items) == 0:

@@ -108,9 +108,8 @@ def getitem(t: torch.Tensor, index: Any) -> Any:
     if made is not NotImplemented:
         return made
     _refuse_grown(entries, "an index of a tensor holds")
-    if any(map(selects, entries)) and (found := picks_of(entries)) is not None:
-        static, picks = found
-        return getitem(getitem(t, static), _beside(picks))
+    if (steps := _two_steps(entries)) is not None:
+        return getitem(getitem(t, steps[0]), steps[1])
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:
@@ -160,14 +159,20 @@ def _picked(t: torch.Tensor, entries: list[Any]) -> Any:
     return positions_of(torch.Tensor.__getitem__, getitem(t, static), picks).take()
 
 
-def _beside(picks: dict[int, torch.Tensor]) -> tuple[Any, ...]:
-    """Return what picks of some dimensions as an index that takes all of the others."""
-    entries: list[Any] = []
+def _two_steps(entries: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """Return an index that picks beside numbers of the run as the two that PyTorch makes of it; None of any other.
+
+    The first has the numbers and slices; the second what picks, and takes all of the other dimensions.
+    """
+    if not any(map(selects, entries)) or (found := picks_of(entries)) is None:
+        return None
+    static, picks = found
+    picking: list[Any] = []
     dim = 0
     for at, x in picks.items():
-        entries += [slice(None)] * (at - dim) + [x]
+        picking += [slice(None)] * (at - dim) + [x]
         dim = at + (rank_of(x) if x.dtype == torch.bool else 1)
-    return tuple(entries)
+    return static, tuple(picking)
 
 
 def _is_known(part: slice, cut: bool) -> bool:
@@ -228,9 +233,8 @@ def setitem(t: torch.Tensor, index: Any, value: Any) -> Any:
     if cuts:
         return _set_part(t, entries, value)
     _refuse_grown([*entries, value], "an assignment to items takes")
-    if any(map(selects, entries)) and (found := picks_of(entries)) is not None:
-        static, picks = found
-        return setitem(getitem(t, static), _beside(picks), value)
+    if (steps := _two_steps(entries)) is not None:
+        return setitem(getitem(t, steps[0]), steps[1], value)
     static, selected = _lower_index(t, index)
     if not selected:
         if current().handlers:
