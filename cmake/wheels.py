@@ -13,6 +13,7 @@ import argparse
 import ast
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -21,9 +22,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from dycl_tvm.codegen.toolchain import OLDEST_GLIBC, zig
+
 ROOT = Path(__file__).resolve().parents[1]
 TREE = ("setup.py", "pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "NOTICE", "python", "src", "cmake")
-GLIBC = (2, 17)
+GLIBC = tuple(map(int, OLDEST_GLIBC.split(".")))
 MACHINES = {"x86_64": "X86-64", "aarch64": "AArch64"}
 #: The rooms of the runtime.
 RUNTIME_ROOMS = ("runtime", "serve", "cli", "coverage", "hcfg")
@@ -112,10 +115,12 @@ def make_runtime(tree: Path) -> None:
 
 
 def compiler(folder: Path, machine: str) -> Path:
-    """Return a command that compiles for a machine as g++ does."""
+    """Return a command that compiles for a machine as g++ does, and as the libraries of models are compiled for boards."""
     path = folder / f"c++-{machine}"
-    target = f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ -target {target} -fno-sanitize=all -s "$@"\n', encoding="utf-8")
+    made = zig(machine)
+    variables = [f"{name}={value}" for name, value in made.environment]
+    words = shlex.join(["env", *variables, *made.command, *made.flags, *made.link_flags])
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 

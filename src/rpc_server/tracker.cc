@@ -3,7 +3,7 @@
 // answered by one.
 #include "tracker.h"
 
-#include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cinttypes>
@@ -74,7 +74,8 @@ bool Tracker::Join() {
 
 bool Tracker::Put() {
   uint64_t random = 0;
-  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return false;
+  // glibc has a function for it since 2.25 only.
+  if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random)) return false;
   char text[32];
   snprintf(text, sizeof(text), ":%016" PRIx64, random);
   std::string ticket = key_ + text;

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 
 from dycl_tvm.codegen.machine import Machine
-from dycl_tvm.codegen.toolchain import DEFAULT_GLIBC, Compiler, compiler_of, find_compiler, has_zig, zig
+from dycl_tvm.codegen.toolchain import DEFAULT_GLIBC, OLDEST_GLIBC, Compiler, compiler_of, find_compiler, has_zig, zig
 from dycl_tvm.errors import CompileError
 from dycl_tvm.runtime.trailer import canonical_arch, this_arch
 
@@ -52,7 +52,7 @@ def compiler_for(machine: Machine, glibc: str = "", cxx: str = "") -> Compiler:
             f"a library for {machine.triple} with glibc {glibc or DEFAULT_GLIBC} needs a cross-compiler: pip install 'dycl-tvm[cross]', or "
             f"set CXX to a C++ compiler that makes code for {machine.arch}"
         )
-    return zig(machine.arch, glibc or DEFAULT_GLIBC)
+    return zig(machine.arch, glibc or OLDEST_GLIBC)
 
 
 def _machine_of(compiler: Compiler) -> str:

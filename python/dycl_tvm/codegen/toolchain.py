@@ -34,12 +34,15 @@ _PARSED = "dispatch.h.gch"
 LINK_FLAGS = ("-shared", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,--build-id=none")
 LINK_LIBRARIES = ("-ldl", "-lpthread", "-lm")
 
-#: What a library that zig makes may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4. It is
-#: there on all newer systems, so that all boards share one compiled runtime.
+#: What a library for another machine may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4.
 DEFAULT_GLIBC = "2.27"
+#: What zig compiles for at most: the first glibc for 64-bit ARM. What needs no newer one runs with all of them, so that all boards share one
+#: compiled runtime, and one C++ library of zig's, which takes a minute to compile.
+OLDEST_GLIBC = "2.17"
 #: zig checks for undefined behaviour in what it compiles unless told otherwise, and the default of clang is libc++ with debug information.
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-g0")
-_ZIG_LINK_FLAGS = ("-s",)
+#: At a link the level says how zig compiles its C++ library, once for each level.
+_ZIG_LINK_FLAGS = ("-O2", "-s")
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,8 @@ def find_compiler() -> Compiler:
 
 def link_shared(library: str, objects: Sequence[str]) -> None:
     """Make a shared library for this machine of object files."""
-    find_compiler().run(["-shared", "-fPIC", *objects, "-o", library], "link")
+    compiler = find_compiler()
+    compiler.run(["-shared", "-fPIC", *compiler.link_flags, *objects, "-o", library], "link")
 
 
 def has_zig() -> bool:
@@ -205,10 +209,10 @@ def has_zig() -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def zig(arch: str, glibc: str = DEFAULT_GLIBC) -> Compiler:
+def zig(arch: str, glibc: str = OLDEST_GLIBC) -> Compiler:
     """Return the C++ compiler of the Python package ``ziglang``, for a machine and the newest glibc that a library may need."""
-    # The older one also runs where a newer one is asked for.
-    version = min(glibc, DEFAULT_GLIBC, key=lambda text: [int(n) for n in text.split(".")])
+    # What is made for an older one also runs where a newer one is asked for.
+    version = min(glibc, OLDEST_GLIBC, key=lambda text: [int(n) for n in text.split(".")])
     flags = ("-target", f"{arch}-linux-gnu.{version}", *_ZIG_FLAGS)
     # Its compiled libc++ and libunwind are kept there. Left alone it would make a folder in the current directory.
     kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache.cache_dir() / "zig")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from emulated_boards import TX2, qemu, root
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from dycl_tvm.codegen.cross import zig
@@ -66,9 +66,9 @@ def innermost(fn: Any, cpu: Cpu) -> list[list[str]]:
 
 def run(cpu: Cpu, kernels: Sequence[tuple[Any, Sequence[Any]]], folder: Path) -> list[Any]:
     """Run kernels, each on its arrays, of which the last one is for the result; return the results."""
-    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
-    if emulator is None or not has_zig():
-        pytest.skip("qemu-user-static or ziglang is not installed (make setup installs them where it may)")
+    emulator = qemu()
+    if not has_zig():
+        pytest.skip("ziglang is not installed (make setup installs it where it may)")
     names, data = [f"kernel_{k}" for k in range(len(kernels))], bytearray()
     for name, (fn, arrays) in zip(names, kernels):
         compiled(fn, name, cpu).write_to_file(str(folder / f"{name}.o"))
@@ -80,22 +80,13 @@ def run(cpu: Cpu, kernels: Sequence[tuple[Any, Sequence[Any]]], folder: Path) ->
     declared = "".join(f"int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);\n" for name in names)
     (folder / "kernels.h").write_text(f"{declared}#define KERNELS {', '.join(f'__tvm_ffi_{name}' for name in names)}\n")
     includes = [f"-I{path}" for path in (folder, find_include_path(), find_dlpack_include_path())]
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-target",
-        "aarch64-linux-musl",
-        "-static",
-        "-O1",
-        *includes,
-        str(HERE / "arm_driver.c"),
-    ]
+    compiler = zig("aarch64")
+    # As C: the C++ library that zig would compile for it takes a minute.
+    command = [sys.executable, "-m", "ziglang", "cc", *compiler.flags, "-O1", *includes, str(HERE / "arm_driver.c")]
     command += [*(str(folder / f"{name}.o") for name in names), "-o", str(folder / "program")]
-    subprocess.run(command, check=True, env={**os.environ, **dict(zig("aarch64").environment)})
+    subprocess.run(command, check=True, env={**os.environ, **dict(compiler.environment)})
     done = subprocess.run(
-        [emulator, "-cpu", cpu.emulated, *(str(folder / name) for name in ("program", "in", "out"))],
+        [emulator, "-cpu", cpu.emulated, "-L", str(root(TX2.glibc)), *(str(folder / name) for name in ("program", "in", "out"))],
         capture_output=True,
         text=True,
         timeout=120,
