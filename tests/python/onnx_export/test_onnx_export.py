@@ -74,11 +74,7 @@ SMALL = {"caption_small": small_captioning, "matcher_small": small_matcher}
     ("name", "runs", "paths"),
     [
         ("sdn_mobilenet", 4, 3),
-        ("sdn_vgg16bn", 4, 3),
-        ("sdn_resnet56", 4, 2),
-        ("sdn_wideresnet32_4", 4, 2),
         ("skipnet38_rnn", 4, 3),
-        ("skipnet38_ff", 4, 3),
         ("blockdrop_resnet110", 4, 3),
         ("caption_small", 8, 3),
         ("gpt_greedy_static_cache", 4, 2),
