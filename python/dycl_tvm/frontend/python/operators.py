@@ -591,6 +591,6 @@ def _compiled(function: types.CodeType, kinds: str) -> tuple[types.CodeType, boo
 def raising(error: Any) -> Any:
     """Mark an exception that the user's program raises itself."""
     made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
-    if isinstance(made, Exception):
+    if isinstance(made, BaseException):
         made.__dycl_raised__ = True  # type: ignore[attr-defined]
     return made
