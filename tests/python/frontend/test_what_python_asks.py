@@ -24,6 +24,13 @@ class Config:
         return torch.eye(3) / 2
 """
 RIGHT = {
+    "a partial of a partial": """
+def net(x):
+    inner = functools.partial(torch.add, alpha=2)
+    outer = functools.partial(inner, x)
+    if x.sum() > 0: inner.keywords["alpha"] = 5
+    return outer(x), outer.func is torch.add, inner(x, x), sorted(outer.keywords)
+""",
     "the code of a function": """
 class Box:
     def put(self, v, k=1):

@@ -60,7 +60,8 @@ def have_code(keys: Iterable[Any]) -> bool:
 
 def has_code(key: Any) -> bool:
     """Whether code of the program's is run where a key is compared, or hashed."""
-    if bool(_with_code(type(key))):
+    kind: Any = type(key)
+    if _with_code(kind):
         return True
     return isinstance(key, (tuple, frozenset)) and have_code(key)
 
