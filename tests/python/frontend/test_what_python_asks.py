@@ -25,11 +25,13 @@ class Config:
 """
 RIGHT = {
     "a partial of a partial": """
+import functools
+def f(v, k): return v * k
 def net(x):
-    inner = functools.partial(torch.add, alpha=2)
+    inner = functools.partial(f, k=2)
     outer = functools.partial(inner, x)
-    if x.sum() > 0: inner.keywords["alpha"] = 5
-    return outer(x), outer.func is torch.add, inner(x, x), sorted(outer.keywords)
+    if x.sum() > 0: inner.keywords["k"] = 5
+    return outer(), outer.func is f, inner(x), sorted(outer.keywords)
 """,
     "the code of a function": """
 class Box:
