@@ -87,6 +87,33 @@ class Items:
 def net(x):
     return list(Items(x)), x
 """,
+    "a local variable that is not set, in an operand": """
+def net(x):
+    found = []
+    for k in range(2):
+        if k: z = 3
+        for f in (lambda: None,):
+            try: found.append(z if x.sum() > 0 else 1)
+            except UnboundLocalError: found.append("local")
+            try: found.append(bool(x.sum() > 0 and (z or 1)))
+            except UnboundLocalError: found.append("local")
+            try: found.append(0 < k + 1 <= z)
+            except UnboundLocalError: found.append("local")
+    return x, found
+""",
+    "a variable of an outer function that is not set, in an operand": """
+def outer(x, c):
+    if c: z = 1
+    def f():
+        try: return z if x.sum() > 0 else (z and 1)
+        except UnboundLocalError: return "local"
+        except NameError: return "free"
+    g = lambda: (z if x.sum() > 0 else 1) or 0
+    try: return f(), g()
+    except NameError as error: return f(), type(error) is NameError
+def net(x):
+    return x, outer(x, False), outer(x, True)
+""",
     "what is no Exception": """
 class Stop(BaseException): pass
 def early(x):

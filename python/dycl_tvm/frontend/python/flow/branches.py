@@ -377,7 +377,35 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
             return _explore_value(cond, then, orelse, test_in(test))
         learn(test_in(test), decided, session.decisions.is_answered_for_good(cond))
         cond = decided
-    return then() if cond else orelse()
+    return waited(then) if cond else waited(orelse)
+
+
+def waited(operand: Any) -> Any:
+    """Call the function that an operand was made, in which a variable of the function around it is a free one.
+
+    Where that is not set, the error is the one of a local variable.
+    """
+    try:
+        return operand()
+    except NameError as error:
+        if type(error) is NameError and error.name in operand.__code__.co_freevars and _is_local(error.name, operand.__code__.co_filename):
+            text = f"cannot access local variable '{error.name}' where it is not associated with a value"
+            raise UnboundLocalError(text).with_traceback(error.__traceback__) from None
+        raise
+
+
+def _is_local(name: str, file: str) -> bool:
+    """Whether a name is a local variable of the function, in a file, whose operand is at hand, perhaps within others."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == file:
+            if name not in code.co_freevars:
+                return name in code.co_cellvars
+            if frame.f_back is None or frame.f_back.f_code is not waited.__code__:
+                return False
+        frame = frame.f_back
+    return False
 
 
 def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
@@ -388,7 +416,7 @@ def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     branch._begin(cond, {})
     while branch.next():
         with branch:
-            value = then() if branch.side else orelse()
+            value = waited(then if branch.side else orelse)
             branch._stays = branch.side
             branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
     return branch.env["the value"]
@@ -403,14 +431,14 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
                 return value
-            value = thunk()
+            value = waited(thunk)
             continue
 
         operands = [value]
         is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
-            result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
+            result = bool_op(kind, condition, waited(thunk), *rest[position + 1 :])
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
