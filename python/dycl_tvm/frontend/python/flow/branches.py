@@ -394,7 +394,7 @@ def waited(operand: Any) -> Any:
         raise
 
 
-def _is_local(name: str, file: str) -> bool:
+def _is_local(name: str | None, file: str) -> bool:
     """Whether a name is a local variable of the function, in a file, whose operand is at hand, perhaps within others."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
