@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""Attributes that come to be by methods of the dict that holds them, on one path."""
+"""Attributes that come to be by methods of the dict that holds them, on one path; the names of a class body."""
 
 from __future__ import annotations
 
@@ -39,3 +39,20 @@ class Net(nn.Module):
         {space}.pop("seen", None)
         return x, n
 """)
+
+
+CLASS_BODIES = {
+    "a choice": "k = n + 1 if x.sum() > 0 else n - 1",
+    "a choice that Python knows": "k = n if n else 0; j = [i for i in range(n)] if n > 2 else []",
+    "and, or, not": "k = (x.sum() > 0) and n; j = 0 or n; m = not n",
+    "a chain of comparisons": "k = 0 < n < 5; j = x.sum() < n < 5",
+    "a text": "k = f'{n}' if x.sum() > 0 else 'none'",
+    "in a test": "\n        if x.sum() > 0 and n == 3: k = n\n        else: k = -n",
+    "in a loop": "\n        while n < 5 and n < 9: n += 1\n        k = n or 7",
+}
+
+
+@pytest.mark.parametrize("name", CLASS_BODIES)
+def test_a_class_body_sees_its_own_names(name: str) -> None:
+    body = CLASS_BODIES[name]
+    check_right(f"def net(x):\n    n = 10\n    class Box:\n        n = 3\n        {body}\n    return x, Box.k, getattr(Box, 'j', 0), n\n")

@@ -24,6 +24,15 @@ class Config:
         return torch.eye(3) / 2
 """
 RIGHT = {
+    "a partial of a partial": """
+import functools
+def f(v, k): return v * k
+def net(x):
+    inner = functools.partial(f, k=2)
+    outer = functools.partial(inner, x)
+    if x.sum() > 0: inner.keywords["k"] = 5
+    return outer(), outer.func is f, inner(x), sorted(outer.keywords)
+""",
     "the code of a function": """
 class Box:
     def put(self, v, k=1):

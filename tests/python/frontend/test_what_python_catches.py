@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from test_hunted import check_right
+from test_hunted import check_refused, check_right
 
 _OBJECT = """
 class Object:
@@ -87,6 +87,69 @@ class Items:
 def net(x):
     return list(Items(x)), x
 """,
+    "a local variable that is not set, in an operand": """
+def net(x):
+    found = []
+    for k in range(2):
+        if k: z = 3
+        for f in (lambda: None,):
+            try: found.append(z if x.sum() > 0 else 1)
+            except UnboundLocalError: found.append("local")
+            try: found.append(bool(x.sum() > 0 and (z or 1)))
+            except UnboundLocalError: found.append("local")
+            try: found.append(0 < k + 1 <= z)
+            except UnboundLocalError: found.append("local")
+    return x, found
+""",
+    "a variable of an outer function that is not set, in an operand": """
+def outer(x, c):
+    if c: z = 1
+    def f():
+        try: return z if x.sum() > 0 else (z and 1)
+        except UnboundLocalError: return "local"
+        except NameError: return "free"
+    g = lambda: (z if x.sum() > 0 else 1) or 0
+    try: return f(), g()
+    except NameError as error: return f(), type(error) is NameError
+def net(x):
+    return x, outer(x, False), outer(x, True)
+""",
+    "what is no Exception": """
+class Stop(BaseException): pass
+def early(x):
+    if x.sum() > 1: return x * 2
+    raise Stop
+def net(x):
+    n = 0
+    try:
+        if x.sum() > 0: raise Stop(1)
+        n += 1
+        while n < 4:
+            n += 1
+            if x[0, 0] < -n: raise SystemExit(n)
+        early(x - 1)
+    except (Stop, SystemExit) as stop:
+        return x, n, stop.args
+    return x, n, None
+""",
+    "the end of a generator that is closed, raised again": """
+def numbers(x, log):
+    try:
+        while True: yield x
+    except GeneratorExit:
+        log.append("closed")
+        if x.sum() > 0: raise
+    finally:
+        log.append("end")
+def net(x):
+    log = []
+    g = numbers(x, log)
+    for v in g:
+        if v.sum() > 1 or len(log) > 0: break
+        log.append("trip")
+    g.close()
+    return x, log
+""",
     "an index error of the body": _SEQUENCE
     + """
 def net(x):
@@ -105,3 +168,8 @@ def net(x):
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
     check_right(RIGHT[name])
+
+
+def test_what_is_no_exception_and_leaves_the_network_is_refused() -> None:
+    program = "def net(x):\n    if x.sum() > 0: raise SystemExit(3)\n    return x\n"
+    check_refused(program, "the forward raises SystemExit, which is no Exception")

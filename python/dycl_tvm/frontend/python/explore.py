@@ -10,9 +10,10 @@ from dycl_tvm.errors import DyclError, ForwardError, PathExplosionError, Staging
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
-from dycl_tvm.frontend.trace.control_flow import Dead, ForkRequired
+from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, ForkRequired
 from dycl_tvm.frontend.trace.record import Event
 from dycl_tvm.frontend.trace.session import Session
+from dycl_tvm.frontend.trace.values.blame import is_of_program
 from dycl_tvm.frontend.trace.values.recording import recording
 from dycl_tvm.hcfg.nodes import Value
 
@@ -64,6 +65,12 @@ class Exploration:
                     raise
             except Exception as error:
                 self._user_error(error)
+            except BaseException as error:
+                if isinstance(error, ControlFlow) or not is_of_program(error):
+                    raise
+                raise ForwardError(
+                    f"the forward raises {type(error).__name__}, which is no Exception", origin_of(error), "raise a class that is one"
+                ) from error
 
     def _user_error(self, error: Exception) -> None:
         """An exception that the forward raised on this path."""

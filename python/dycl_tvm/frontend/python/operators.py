@@ -30,7 +30,7 @@ from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
-from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested
+from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested, waited
 from dycl_tvm.frontend.python.flow.choices import by_position, put, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
@@ -227,7 +227,7 @@ def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
 
     def link(position: int) -> Any:
         nonlocal left
-        right = rest[position]()
+        right = waited(rest[position])
         result = compare(ops[position], left, right)
         left = right
         return result
@@ -591,6 +591,6 @@ def _compiled(function: types.CodeType, kinds: str) -> tuple[types.CodeType, boo
 def raising(error: Any) -> Any:
     """Mark an exception that the user's program raises itself."""
     made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
-    if isinstance(made, Exception):
+    if isinstance(made, BaseException):
         made.__dycl_raised__ = True  # type: ignore[attr-defined]
     return made

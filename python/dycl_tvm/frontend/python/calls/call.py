@@ -318,6 +318,10 @@ def _instantiate(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """Call a class."""
     if cls is str and len(args) == 1 and not kwargs and not is_known(args[0]):
         return text_of(args[0], ord("s"))
+    if cls is functools.partial and args and type(args[0]) is cls and not vars(args[0]):
+        # Python makes one of two if the inner one has no attributes, and not even a dict for them, which looking there makes
+        inner = args[0]
+        args, kwargs = (inner.func, *inner.args, *args[1:]), {**inner.keywords, **kwargs}
     program().trampolines.reach(cls)
     own_call = type(cls).__call__
     if isinstance(own_call, types.FunctionType) and users_function(own_call) is not None:

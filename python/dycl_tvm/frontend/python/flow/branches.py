@@ -27,6 +27,7 @@ from dycl_tvm.frontend.trace.join.mismatch import Mismatches, between_paths
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import counts
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.blame import is_of_program
 from dycl_tvm.frontend.trace.values.number_tests import Several
 from dycl_tvm.hcfg.nodes import Operand, Value
 
@@ -135,7 +136,7 @@ class If:
             current().heap.undoable.append((self._scope.clock, self._token))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not self.symbolic or isinstance(error, GeneratorExit):
+        if not self.symbolic or (isinstance(error, ControlFlow) and isinstance(error, GeneratorExit)):
             return False
         session = current()
         session.heap.undoable.remove((self._scope.clock, self._token))
@@ -145,20 +146,29 @@ class If:
             self._token.bound_for = max(self._token.bound_for, error.target.began())
         elif isinstance(error, ControlFlow) and not isinstance(error, Dead):
             return False
-        elif isinstance(error, Exception):
+        elif error is not None and _is_the_programs(error):
             if isinstance(error, DyclError):
                 return False
-            if not exits().may_raise(error):
+            if not (isinstance(error, Exception) and exits().may_raise(error)):
                 if self._round == 1 and session.decisions.follow(self._token):
                     self._scope.close()
                     learn(self._told, True, for_good=True)  # as a run does that begins with this decision
                     return False
                 session.decisions.fork(self._token.target, f"one side raises {type(error).__name__}")
-            exits().leave_by_raise(error)
+            else:
+                exits().leave_by_raise(error)
         elif error is not None and not isinstance(error, Dead):
             return False
         session.journal.rollback(self._scope.mark)
         return True
+
+
+def _is_the_programs(error: BaseException) -> bool:
+    """Whether an exception may be one that the program raises, and goes on from in a handler: an interrupt of the build is none.
+
+    Python raises GeneratorExit in a generator that the program closes; the program may raise that again.
+    """
+    return isinstance(error, (Exception, GeneratorExit)) or is_of_program(error)
 
 
 def raised_alone(error: BaseException, decision: Callable[[], Any]) -> bool:
@@ -166,12 +176,12 @@ def raised_alone(error: BaseException, decision: Callable[[], Any]) -> bool:
 
     If a handler may catch it, the paths part at ``decision`` instead.
     """
-    if not isinstance(error, Exception) or isinstance(error, DyclError):
+    if isinstance(error, DyclError) or not _is_the_programs(error):
         return False
-    if exits().may_raise(error):
+    if isinstance(error, Exception) and exits().may_raise(error):
         exits().leave_by_raise(error)
         return True
-    if is_users(error) or current().may_be_caught(type(error)):
+    if not isinstance(error, Exception) or is_users(error) or current().may_be_caught(type(error)):
         current().decisions.fork(decision(), f"one path raises {type(error).__name__}")
     return False
 
@@ -367,7 +377,35 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
             return _explore_value(cond, then, orelse, test_in(test))
         learn(test_in(test), decided, session.decisions.is_answered_for_good(cond))
         cond = decided
-    return then() if cond else orelse()
+    return waited(then) if cond else waited(orelse)
+
+
+def waited(operand: Any) -> Any:
+    """Call the function that an operand was made, in which a variable of the function around it is a free one.
+
+    Where that is not set, the error is the one of a local variable.
+    """
+    try:
+        return operand()
+    except NameError as error:
+        if type(error) is NameError and error.name in operand.__code__.co_freevars and _is_local(error.name, operand.__code__.co_filename):
+            text = f"cannot access local variable '{error.name}' where it is not associated with a value"
+            raise UnboundLocalError(text).with_traceback(error.__traceback__) from None
+        raise
+
+
+def _is_local(name: str | None, file: str) -> bool:
+    """Whether a name is a local variable of the function, in a file, whose operand is at hand, perhaps within others."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == file:
+            if name not in code.co_freevars:
+                return name in code.co_cellvars
+            if frame.f_back is None or frame.f_back.f_code is not waited.__code__:
+                return False
+        frame = frame.f_back
+    return False
 
 
 def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
@@ -378,7 +416,7 @@ def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     branch._begin(cond, {})
     while branch.next():
         with branch:
-            value = then() if branch.side else orelse()
+            value = waited(then if branch.side else orelse)
             branch._stays = branch.side
             branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
     return branch.env["the value"]
@@ -393,14 +431,14 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
                 return value
-            value = thunk()
+            value = waited(thunk)
             continue
 
         operands = [value]
         is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
-            result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
+            result = bool_op(kind, condition, waited(thunk), *rest[position + 1 :])
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 

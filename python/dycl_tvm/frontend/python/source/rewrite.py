@@ -220,17 +220,21 @@ class Rewriter(ComprehensionRewriter):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
-        if bound_to_its_frame(node.body) or bound_to_its_frame(node.orelse):
+        if not self._can_wait([node.body, node.orelse]):
             return self.generic_visit(node)  # type: ignore[return-value]
         test = self._condition(node.test)
         return operator_call("ifexp", node.test, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
+
+    def _can_wait(self, operands: list[ast.expr]) -> bool:
+        """Whether operands do the same in functions of their own, in which they wait until they are wanted."""
+        return self.repeats and not any(map(bound_to_its_frame, operands))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Rewrite ``and`` and ``or``."""
         return self._bool_op(node, condition=False)
 
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
-        if any(bound_to_its_frame(v) for v in node.values[1:]):
+        if not self._can_wait(node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
         kind = "and" if isinstance(node.op, ast.And) else "or"
         # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
@@ -259,7 +263,7 @@ class Rewriter(ComprehensionRewriter):
             if op in ("is", "is_not", "in", "not_in"):
                 return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
             return self.generic_visit(node)  # type: ignore[return-value]
-        if any(bound_to_its_frame(c) for c in node.comparators):
+        if not self._can_wait(node.comparators):
             return self.generic_visit(node)  # type: ignore[return-value]
         ops = ast.Tuple([ast.Constant(COMPARISON_NAMES[type(o)]) for o in node.ops], ast.Load())
         return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
@@ -545,7 +549,10 @@ def _text_of(part: ast.expr) -> ast.expr:
 
 
 class ClassBodyRewriter(Rewriter):
-    """Rewrites the body of a class that a function defines: stores, calls and questions; its tests fork."""
+    """Rewrites the body of a class that a function defines: stores, calls and questions; its tests fork.
+
+    A function in such a body does not see the variables of the class, so nothing of it is moved into one.
+    """
 
     repeats = False
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.trace.heap.keys import Itself, Remembered, fields_of, has_code, have_code, put_back, remember
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
 
@@ -111,11 +112,14 @@ class Contents(Owned):
 
     def read(self) -> Any:
         owner = self._owner  # the methods of the base classes: those of a user's subclass may do more
-        if isinstance(owner, OrderedDict):
-            return tuple(OrderedDict.items(owner))  # in its own order, which is not that of the dict below
         if isinstance(owner, dict):
-            return tuple(dict.items(owner))
-        return tuple(next(base for base in (list, deque, set) if isinstance(owner, base)).__iter__(owner))
+            # an OrderedDict has an order of its own, which is not that of the dict below
+            pairs = tuple(OrderedDict.items(owner) if isinstance(owner, OrderedDict) else dict.items(owner))
+            return remember(pairs, owner) if have_code(dict.__iter__(owner)) else pairs
+        if isinstance(owner, set):
+            keys = tuple(set.__iter__(owner))
+            return remember(keys, owner) if have_code(keys) else keys
+        return tuple((list if isinstance(owner, list) else deque).__iter__(owner))
 
     def write(self, contents: Any) -> None:
         owner = self._owner
@@ -124,6 +128,8 @@ class Contents(Owned):
         elif isinstance(owner, deque):
             deque.clear(owner)
             deque.extend(owner, contents)
+        elif isinstance(contents, Remembered):
+            put_back(contents, owner)
         elif isinstance(owner, OrderedDict):
             OrderedDict.clear(owner)
             for k, v in contents:
@@ -143,6 +149,8 @@ class Contents(Owned):
         return len(contents), contents
 
     def unflatten(self, contents: Any, items: Sequence[Any]) -> Any:
+        if isinstance(contents, Remembered):
+            return contents.with_values(items) if isinstance(self._owner, dict) else contents
         if isinstance(self._owner, dict):
             return tuple([(k, item) for (k, _), item in zip(contents, items)])
         return contents if isinstance(self._owner, set) else tuple(items)
@@ -362,7 +370,16 @@ def namespace_of(owner: Any, name: str) -> dict[str, Any] | None:
 
 
 def exact(key: Any) -> Any:
-    """Return what is equal for two keys exactly if they are the same to every program: 1, 1.0 and True are not."""
-    if isinstance(key, tuple):
-        return (type(key), *map(exact, key))
-    return (type(key), repr(key)) if type(key) in (float, complex) else (type(key), key)
+    """Return what is equal for two keys exactly if they are the same to every program: 1, 1.0 and True are not.
+
+    No code of the program's is asked: what that calls equal may differ in all else.
+    """
+    if isinstance(key, (tuple, frozenset)):
+        parts = map(exact, key)
+        return (type(key), frozenset(parts)) if isinstance(key, frozenset) else (type(key), *parts)
+    if type(key) in (float, complex):
+        return (type(key), repr(key))
+    if has_code(key):
+        fields = fields_of(key)
+        return Itself(key) if fields is None else (type(key), *map(exact, fields))
+    return (type(key), key)

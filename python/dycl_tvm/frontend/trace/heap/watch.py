@@ -18,6 +18,7 @@ import torch
 
 from dycl_tvm.frontend.trace.heap.compiled import is_unknown
 from dycl_tvm.frontend.trace.heap.heap import Heap
+from dycl_tvm.frontend.trace.heap.keys import Remembered, have_code
 from dycl_tvm.frontend.trace.heap.places import MISSING, Contents, Place, attribute_of, space_of
 from dycl_tvm.frontend.trace.heap.reach import Reached, Step, has_attributes_only, places_in
 from dycl_tvm.frontend.trace.heap.visible import Hidden, Seen, bytes_of
@@ -27,6 +28,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 LIMIT = 1 << 17
 #: Tensors of more elements are not compared byte by byte.
 SMALL = 4096
+_MADE_ANEW = (tuple, Remembered)
 #: Objects of these classes have no places; what small tensors hold is compared apart.
 _WITHOUT_PLACES = frozenset([tuple, torch.Tensor, torch.nn.Parameter])
 
@@ -100,7 +102,8 @@ class Snapshot:
             holds = _held_by(x)
             if len(held) != len(holds) or not all(map(operator.is_, held, holds)):
                 half = len(held) // 2
-                before = tuple(zip(held[:half], held[half:])) if isinstance(x, dict) else held
+                pairs = isinstance(x, dict) and not isinstance(held, Remembered)
+                before = tuple(zip(held[:half], held[half:])) if pairs else held
                 contents = Contents(x)
                 now = contents.read()
                 if not same_contents(before, now):
@@ -152,7 +155,10 @@ class Watch:
 
 
 def _held_by(x: Any) -> tuple[Any, ...]:
-    """Return what a container holds in one tuple: a dict's keys, and then its values."""
+    """Return what a container holds in one tuple: a dict's keys, and then its values; the contents of one whose keys have code."""
+    if isinstance(x, dict) and have_code(dict.__iter__(x)):
+        remembered: tuple[Any, ...] = Contents(x).read()
+        return remembered
     if isinstance(x, OrderedDict):
         return (*OrderedDict.keys(x), *OrderedDict.values(x))
     if isinstance(x, dict):
@@ -171,6 +177,6 @@ def same_contents(a: Any, b: Any) -> bool:
     """Whether contents are the same objects: pairs and tuples are made anew by every reading."""
     if a is b:
         return True
-    if type(a) is tuple and type(b) is tuple:
+    if type(a) in _MADE_ANEW and type(b) in _MADE_ANEW:
         return len(a) == len(b) and all(map(same_contents, a, b))
     return isinstance(a, (bytes, str, int, Seen)) and type(a) is type(b) and a == b

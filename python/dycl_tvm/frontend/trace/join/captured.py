@@ -15,6 +15,7 @@ from typing import Any, Union, cast
 
 import torch
 
+from dycl_tvm.frontend.trace.heap.keys import have_code
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attribute_of, exact
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -107,7 +108,7 @@ def capture(x: Any, held: Mapping[Any, Any] = _AS_THEY_ARE, _depth: int = 0) -> 
             return Items(x, [capture(i, held, _depth + 1) for i in x])
         if type(x) in (list, deque):
             return Items(x, [capture(i, held, _depth + 1) for i in held.get(_key(x), x)])
-        if type(x) is dict:
+        if type(x) is dict and not have_code(x):  # no other dict can be made with its keys unless their code runs
             contents = held.get(_key(x), x.items())
             return Items(x, [capture(i, held, _depth + 1) for _, i in contents], tuple([k for k, _ in contents]))
         if isinstance(x, OfKinds):
