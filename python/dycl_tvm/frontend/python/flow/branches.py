@@ -17,7 +17,7 @@ from typing import Any
 
 from dycl_tvm.errors import DyclError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, own_errors
-from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.flow.truth import answers_by_code, truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
@@ -384,15 +384,29 @@ def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     return branch.env["the value"]
 
 
-def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
+class _Asked:
+    """An operand that was asked for its truth where it stands, by code of the program: Python does not ask it again right behind it."""
+
+    def __init__(self, value: Any, truth: bool) -> None:
+        self.value, self.truth = value, truth
+
+
+def bool_op_within(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
+    """An ``and`` or ``or`` whose result is asked for its truth by another around it."""
+    return bool_op(kind, condition, first, *rest, within=True)
+
+
+def bool_op(kind: str, condition: bool, first: Any, *rest: Any, within: bool = False) -> Any:
     """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
     value = first
     for position, thunk in enumerate(rest):
         value = counts.tested(value) if condition else value
-        cond = truth(value)
+        cond: Any = value.truth if type(value) is _Asked else truth(value)
+        value = value.value if type(value) is _Asked else value
+        ending = _Asked(value, kind == "or") if within and answers_by_code(value) else value
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
-                return value
+                return ending
             value = thunk()
             continue
 
@@ -400,11 +414,11 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
         is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
-            result = bool_op(kind, condition, thunk(), *rest[position + 1 :])
+            result = bool_op(kind, condition, thunk(), *rest[position + 1 :], within=within)
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
-        def stop(value: Any = value, is_bool: bool = is_bool) -> Any:
+        def stop(value: Any = ending, is_bool: bool = is_bool) -> Any:
             return kind == "or" if is_bool else value  # a bool is known where it was tested
 
         test = scalars.wrap(cond)
