@@ -250,6 +250,41 @@ def net(x):
     n, f = int((x > 0).sum()), x.sum().item()
     return divmod(n, Own()), divmod(f, Own()), n << Own(), n & Own(), f % Own(), (x > 0).any().item() & Own()
 """,
+    "an operand is a variable that is not set": """
+def net(x):
+    log = []
+    for k in range(2):
+        for read in ("and", "ternary", "chain"):
+            try:
+                if read == "and": r = (x.sum() > 0).item() and y
+                elif read == "ternary": r = (lambda: 3)() if x.sum() > 0 else y + y
+                else: r = -9 < x.sum().item() < y
+                log.append(read)
+            except UnboundLocalError as e:
+                log.append(str(e))
+        try:
+            if k: log.append([v for v in (1, 2) if unset > v])
+        except NameError as e:
+            log.append(e.name)
+        if x[0, 0] > 0.7: y = 1
+    if x.sum() > 100: unset = 1
+    return log
+""",
+    "an error whose number depends on the path": """
+def net(x):
+    if x[0, 0] > 0.6:
+        k = 2 if x.sum() > 3 else 1
+        raise ValueError(k)
+    assert x.sum() > -3, (2 if x.mean() > -0.7 else 1)
+    return x
+""",
+    "an error of a number of the run": """
+def net(x):
+    k = int(x.sum())
+    if k > 2: raise ValueError(k, "items")
+    assert k > -5, k
+    return x
+""",
 }
 
 

@@ -63,7 +63,10 @@ class Exploration:
                 if not session.decisions.split_counted(error):
                     raise
             except Exception as error:
-                self._user_error(error)
+                try:
+                    self._user_error(error)
+                except ForkRequired as fork:  # its message depends on the path
+                    session.decisions.split(fork)
 
     def _user_error(self, error: Exception) -> None:
         """An exception that the forward raised on this path."""

@@ -35,6 +35,7 @@ from dycl_tvm.frontend.python.flow.choices import by_position, put, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.names import is_name, named
+from dycl_tvm.frontend.python.flow.operands import evaluated
 from dycl_tvm.frontend.python.flow.raised import cause, raising
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
@@ -232,7 +233,7 @@ def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
 
     def link(position: int) -> Any:
         nonlocal left
-        right = rest[position]()
+        right = evaluated(rest[position])
         result = compare(ops[position], left, right)
         left = right
         return result

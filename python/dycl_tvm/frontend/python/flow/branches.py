@@ -17,6 +17,7 @@ from typing import Any
 
 from dycl_tvm.errors import DyclError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, own_errors
+from dycl_tvm.frontend.python.flow.operands import evaluated
 from dycl_tvm.frontend.python.flow.truth import answers_by_code, truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
@@ -367,7 +368,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
             return _explore_value(cond, then, orelse, test_in(test))
         learn(test_in(test), decided, session.decisions.is_answered_for_good(cond))
         cond = decided
-    return then() if cond else orelse()
+    return evaluated(then if cond else orelse)
 
 
 def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
@@ -378,7 +379,7 @@ def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     branch._begin(cond, {})
     while branch.next():
         with branch:
-            value = then() if branch.side else orelse()
+            value = evaluated(then if branch.side else orelse)
             branch._stays = branch.side
             branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
     return branch.env["the value"]
@@ -407,14 +408,14 @@ def bool_op(kind: str, condition: bool, first: Any, *rest: Any, within: bool = F
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
                 return ending
-            value = thunk()
+            value = evaluated(thunk)
             continue
 
         operands = [value]
         is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
-            result = bool_op(kind, condition, thunk(), *rest[position + 1 :], within=within)
+            result = bool_op(kind, condition, evaluated(thunk), *rest[position + 1 :], within=within)
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
