@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from test_hunted import check_right
+from test_hunted import check_refused, check_right
 
 _ASKED = """
 class Flag:
@@ -291,3 +291,9 @@ def net(x):
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
     check_right(RIGHT[name])
+
+
+@pytest.mark.parametrize("call", ["pow(n, 2, 7)", "pow(2, n, 7)", "pow(base=2, exp=3, mod=n)"])
+def test_a_power_with_a_modulus_is_refused_where_a_handler_is_for_its_errors(call: str) -> None:
+    source = f"def net(x):\n    n = int(x.sum())\n    try:\n        return {call}\n    except TypeError:\n        return 0\n"
+    check_refused(source, "pow() of a number known only at run time with a modulus")

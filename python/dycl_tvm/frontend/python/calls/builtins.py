@@ -205,6 +205,14 @@ def _quantifier(kind: str) -> Substitute:
     return substitute
 
 
+def _pow(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = (*args, *kwargs.values())
+    if len(given) == 3 and any(map(scalars.is_symbolic, given)):
+        why = "pow() of a number known only at run time with a modulus"
+        raise UnsupportedError(why, current().origin(), "compute pow(a, b) % c, if pow(a, b) stays within 64 bits")
+    return callee(*args, **kwargs)
+
+
 def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return round(*args, **kwargs)
 
@@ -482,6 +490,7 @@ TABLE: dict[Any, Substitute] = {
     any: _consumes(_quantifier("or")),
     all: _consumes(_quantifier("and")),
     **{callee: _consumes(substitute) for callee, substitute in SUMS.items()},
+    pow: _pow,
     round: _round,
     repr: _repr,
     callable: _callable,
