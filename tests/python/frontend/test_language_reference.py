@@ -73,6 +73,18 @@ def net(x):
     except (ValueError, KeyError) as e:
         return type(e).__name__
 """,
+    "what a handler is for depends on the path": """
+def net(x):
+    kind, found = ValueError if x.sum() > 0 else KeyError, []
+    for kinds in (kind, (IndexError, kind), [ValueError, KeyError][(x[0, 0] > 0).item()]):
+        try:
+            raise ValueError("a")
+        except kinds as e:
+            found.append(str(e))
+        except Exception:
+            found.append(None)
+    return found
+""",
     "the cause of an exception depends on the path": """
 def net(x):
     cause = ValueError("c") if x.sum() > 0 else None

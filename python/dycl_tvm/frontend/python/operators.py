@@ -36,7 +36,7 @@ from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.names import is_name, named
 from dycl_tvm.frontend.python.flow.operands import evaluated
-from dycl_tvm.frontend.python.flow.raised import cause, raising
+from dycl_tvm.frontend.python.flow.raised import caught, cause, raising
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.flow.variables import bound, shows_locals, users_locals, users_names
@@ -68,6 +68,7 @@ __all__ = [
     "bool_op_within",
     "bound",
     "call",
+    "caught",
     "cause",
     "chain",
     "changing_globals",

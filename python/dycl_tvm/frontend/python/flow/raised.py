@@ -1,11 +1,19 @@
 # Licensed under the Apache License, Version 2.0; see LICENSE.
-"""The operands of ``raise``."""
+"""The operands of ``raise`` and ``except``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dycl_tvm.frontend.trace.join.poison import Poison, use
+
+
+def caught(kinds: Any) -> Any:
+    """What stands behind ``except``."""
+    for kind in kinds if type(kinds) is tuple else (kinds,):
+        if isinstance(kind, Poison):
+            use(kind)
+    return kinds
 
 
 def cause(x: Any) -> Any:

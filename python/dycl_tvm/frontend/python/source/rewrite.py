@@ -401,6 +401,7 @@ class Rewriter(ComprehensionRewriter):
                 "with DY.guard(KINDS, PASSES):\n    BODY", node, DY=operators_name(), KINDS=kinds, PASSES=passes_on, BODY=node.body
             )
         for handler in node.handlers:
+            handler.type = handler.type and operator_call("caught", handler.type, self.visit(handler.type))
             handler.body = self._body(handler.body)
         node.orelse = self._body(node.orelse)
         self.context.pop()
