@@ -36,8 +36,8 @@ LINK_LIBRARIES = ("-ldl", "-lpthread", "-lm")
 
 #: What a library for another machine may need at most, unless the target says another version: that of Ubuntu 18.04 and JetPack 4.
 DEFAULT_GLIBC = "2.27"
-#: What zig compiles for at most: the first glibc for 64-bit ARM. What needs no newer one runs with all of them, so that all boards share one
-#: compiled runtime, and one C++ library of zig's, which takes a minute to compile.
+#: What zig compiles for at most: the first glibc for 64-bit ARM. What needs no newer one runs with all of them, so that all boards share
+#: one compiled runtime, and one C++ library of zig's, which takes a minute to compile.
 OLDEST_GLIBC = "2.17"
 #: zig checks for undefined behaviour in what it compiles unless told otherwise, and the default of clang is libc++ with debug information.
 _ZIG_FLAGS = ("-fno-sanitize=undefined", "-g0")

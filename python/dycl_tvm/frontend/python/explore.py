@@ -64,7 +64,10 @@ class Exploration:
                 if not session.decisions.split_counted(error):
                     raise
             except Exception as error:
-                self._user_error(error)
+                try:
+                    self._user_error(error)
+                except ForkRequired as fork:  # its message depends on the path
+                    session.decisions.split(fork)
             except BaseException as error:
                 if isinstance(error, ControlFlow) or not is_of_program(error):
                     raise

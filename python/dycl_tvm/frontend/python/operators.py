@@ -30,11 +30,13 @@ from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
-from dycl_tvm.frontend.python.flow.branches import bool_op, ifexp, not_, tested, waited
+from dycl_tvm.frontend.python.flow.branches import bool_op, bool_op_within, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import by_position, put, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
 from dycl_tvm.frontend.python.flow.names import is_name, named
+from dycl_tvm.frontend.python.flow.operands import evaluated
+from dycl_tvm.frontend.python.flow.raised import caught, cause, raising
 from dycl_tvm.frontend.python.flow.suspended import Block as block
 from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.python.flow.variables import bound, shows_locals, users_locals, users_names
@@ -63,8 +65,11 @@ __all__ = [
     "augment_item",
     "block",
     "bool_op",
+    "bool_op_within",
     "bound",
     "call",
+    "caught",
+    "cause",
     "chain",
     "changing_globals",
     "class_of",
@@ -112,6 +117,8 @@ __all__ = [
     "with_",
 ]
 
+AssertionError = builtins.AssertionError
+locals = builtins.locals
 own_globals = builtins.globals
 slice = builtins.slice  # rewritten code makes its slices by this name, whatever `slice` means to the user
 _IN_PLACE = {
@@ -227,7 +234,7 @@ def chain(ops: tuple[str, ...], first: Any, *rest: Any) -> Any:
 
     def link(position: int) -> Any:
         nonlocal left
-        right = waited(rest[position])
+        right = evaluated(rest[position])
         result = compare(ops[position], left, right)
         left = right
         return result
@@ -440,7 +447,7 @@ def module_globals(space: dict[str, Any]) -> dict[str, Any]:
     return current().heap.is_namespace(space, space)
 
 
-def changing_globals(space: dict[str, Any], *names: str) -> None:
+def changing_globals(space: dict[str, Any], names: tuple[str, ...]) -> None:
     """Save global variables that are about to be assigned."""
     for name in names:
         current().heap.changing_attribute(space, name)
@@ -586,11 +593,3 @@ def _compiled(function: types.CodeType, kinds: str) -> tuple[types.CodeType, boo
     code = compile(kinds, "<handlers>", "eval")
     own = {*function.co_varnames, *function.co_cellvars, *function.co_freevars}
     return code, not own.isdisjoint(code.co_names) or not function.co_flags & inspect.CO_OPTIMIZED
-
-
-def raising(error: Any) -> Any:
-    """Mark an exception that the user's program raises itself."""
-    made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
-    if isinstance(made, BaseException):
-        made.__dycl_raised__ = True  # type: ignore[attr-defined]
-    return made

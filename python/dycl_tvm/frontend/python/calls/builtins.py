@@ -22,11 +22,12 @@ from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.python import attributes
 from dycl_tvm.frontend.python.calls import clocks, seeds, unrepeatable
 from dycl_tvm.frontend.python.calls.comprehensions import extreme_by_key, is_counted_by_the_run, quantified_items
+from dycl_tvm.frontend.python.calls.conversions import conversion, length, make_complex, number_in, plain
 from dycl_tvm.frontend.python.calls.frames import TABLE as FRAMES
 from dycl_tvm.frontend.python.calls.imports import import_by_call
 from dycl_tvm.frontend.python.calls.iterator_calls import TABLE as ITERATORS
 from dycl_tvm.frontend.python.calls.iterators import OwnIterator
-from dycl_tvm.frontend.python.calls.kept_lists import KeptList, length_of
+from dycl_tvm.frontend.python.calls.kept_lists import KeptList
 from dycl_tvm.frontend.python.calls.list_uses import extreme_of, quantified
 from dycl_tvm.frontend.python.calls.messages import TABLE as MESSAGES
 from dycl_tvm.frontend.python.calls.printing import substitute_print
@@ -48,16 +49,13 @@ from dycl_tvm.frontend.trace.join.texts import Text, matching
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, number_of, tensor_of
+from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, tensor_of
 from dycl_tvm.frontend.trace.values.blame import of_program
-from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.extremes import extremum
-from dycl_tvm.frontend.trace.values.grown import Grown, number
 from dycl_tvm.frontend.trace.values.identity import join_identities, of_role, settle
 from dycl_tvm.frontend.trace.values.layouts import join_layouts
 from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUNDING, math_call
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
-from dycl_tvm.frontend.trace.values.recorder import item
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, read, storage_of
 
@@ -94,42 +92,10 @@ def _consumes(substitute: Substitute) -> Substitute:
     return checked
 
 
-def _plain(args: tuple[Any, ...]) -> bool:
-    for a in args:
-        if isinstance(a, Poison):
-            use(a)
-    return not any(scalars.is_symbolic(a) or isinstance(a, torch.Tensor) or type(a) is RunTimeArray for a in args)
-
-
-def _number(x: Any) -> Any:
-    """Return a tensor of one element, or a number of NumPy's, as a number; numbers stay."""
-    return item(x) if isinstance(x, torch.Tensor) else number_of(x)
-
-
-def _convert(kind: str) -> Substitute:
-    def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        method = special_method(args[0], f"__{kind}__") if len(args) == 1 else None
-        if method is not None:
-            return substitute(callee, (method(),), {})
-        if len(args) != 1 or _plain(args):
-            return callee(*args, **kwargs)
-        if kind == "bool":
-            return scalars.wrap(truth(args[0]))
-        return scalars.convert(_number(args[0]), kind)
-
-    return substitute
-
-
-def _complex(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    method = special_method(args[0], "__complex__") if len(args) == 1 else None
-    parts = (method(),) if method is not None else tuple(map(_number, args))
-    return callee(*parts, **kwargs) if _plain((*parts, *kwargs.values())) else refuse_complex()
-
-
 def _range(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if _plain(args):
+    if plain(args):
         return range(*args)
-    bounds = [_number(a) for a in args]
+    bounds = [number_in(a) for a in args]
     if not any(scalars.is_symbolic(b) for b in bounds):
         return range(*[int(b) for b in bounds])
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0], bounds[1], bounds[2] if len(bounds) > 2 else 1)
@@ -152,7 +118,7 @@ def _extremum(largest: bool) -> Substitute:
             items = args[0] if len(args) == 1 else args
             return extreme_by_key(callee, items, kwargs) if is_counted_by_the_run(items) else _extremum_by(callee, items, kwargs, largest)
         values = list(args[0]) if len(args) == 1 else list(args)
-        if _plain(tuple(values)) or not values:
+        if plain(tuple(values)) or not values:
             return callee(*args, **kwargs) if len(args) > 1 else callee(values, **kwargs)
         if not kwargs.keys() <= {"key", "default"}:
             return callee(*args, **kwargs)  # an error
@@ -174,7 +140,7 @@ def _extremum(largest: bool) -> Substitute:
                 best = (
                     torch.where(better, v, best)
                     if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
-                    else scalars.select(_number(better), _number(v), _number(best))
+                    else scalars.select(number_in(better), number_in(v), number_in(best))
                 )
             if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
                 tensors = [v for v in values if isinstance(v, torch.Tensor)]
@@ -192,7 +158,7 @@ def _extremum(largest: bool) -> Substitute:
 def _extremum_by(callee: Any, items: Any, kwargs: dict[str, Any], largest: bool) -> Any:
     """Return the first of the items whose key is the largest, or the smallest. Its key is asked for before the next item is."""
     pairs = [(v, program().operators.call(kwargs["key"], v)) for v in iterate(items)]
-    if not pairs or _plain(tuple([v for v, _ in pairs])):
+    if not pairs or plain(tuple([v for v, _ in pairs])):
         keys = iter([key for _, key in pairs])
         return callee([v for v, _ in pairs], **{**kwargs, "key": lambda _: next(keys)})
     best = pairs[0]
@@ -231,12 +197,20 @@ def _quantifier(kind: str) -> Substitute:
         if not isinstance(args[0], (torch.Tensor, list, tuple, set, dict)):
             return callee(*args, **kwargs)  # a generator: its own tests fork
         items = list(args[0])
-        if _plain(tuple(items)):
+        if plain(tuple(items)):
             return callee(items)
         result = bool_op(kind, True, items[0], *[lambda x=x: x for x in items[1:]])
         return scalars.wrap(truth(result))
 
     return substitute
+
+
+def _pow(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = (*args, *kwargs.values())
+    if len(given) == 3 and any(map(scalars.is_symbolic, given)):
+        why = "pow() of a number known only at run time with a modulus"
+        raise UnsupportedError(why, current().origin(), "compute pow(a, b) % c, if pow(a, b) stays within 64 bits")
+    return callee(*args, **kwargs)
 
 
 def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -300,9 +274,9 @@ def _stood_for(x: Any, used: str) -> type | None:
 
 
 def _math(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if _plain(args):
+    if plain(args):
         return callee(*args)
-    numbers = [_number(a) for a in args]
+    numbers = [number_in(a) for a in args]
     if not any(scalars.is_symbolic(n) for n in numbers):
         return callee(*numbers)
     if len(numbers) == 1 and callee in MATH_FUNCTIONS:
@@ -329,9 +303,9 @@ def _arg_extremum(largest: bool) -> Substitute:
 
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = _listed(args)
-        if values is None or _plain(tuple(values)) or kwargs or len(args) != 1:
+        if values is None or plain(tuple(values)) or kwargs or len(args) != 1:
             return _numpy(callee, args, kwargs)
-        numbers = [_number(v) for v in values]
+        numbers = [number_in(v) for v in values]
         best, position = numbers[0], 0
         for i, x in enumerate(numbers[1:], 1):
             if not scalars.is_symbolic(x) and not scalars.is_symbolic(best):
@@ -357,11 +331,11 @@ def _or(a: Any, b: Any) -> Any:
 def _np_extremum(largest: bool) -> Substitute:
     def substitute(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = _listed(args)
-        if values is None or _plain(tuple(values)) or kwargs or len(args) != 1:
+        if values is None or plain(tuple(values)) or kwargs or len(args) != 1:
             return _numpy(callee, args, kwargs)
-        best = _number(values[0])
+        best = number_in(values[0])
         for v in values[1:]:
-            x = _number(v)
+            x = number_in(v)
             closer = x > best if largest else x < best
             best = scalars.select(_or(closer, _and(x != x, best == best)), x, best)
         return best
@@ -413,7 +387,7 @@ def _numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def check_numpy(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse to call a function of NumPy's on what is known only at run time."""
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    if not _plain(tuple(x for x in leaves if not isinstance(x, torch.Tensor) or isinstance(x, StagedTensor))):
+    if not plain(tuple(x for x in leaves if not isinstance(x, torch.Tensor) or isinstance(x, StagedTensor))):
         raise UnsupportedError(
             f"numpy's {callee.__name__}() is called on a value known only at run time",
             current().origin(),
@@ -501,27 +475,14 @@ def _kind_of_function(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return callee(written)
 
 
-def _len(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if isinstance(args[0], Poison):
-        use(args[0])
-    if issubclass(type(args[0]), RunTimeRange):
-        return args[0].length()
-    if isinstance(args[0], Grown) and 0 in args[0].lengths:
-        return number(args[0].lengths[0])
-    if issubclass(type(args[0]), KeptList):
-        return length_of(args[0])
-    method = special_method(args[0], "__len__")
-    return len(args[0]) if method is None else method()
-
-
 TABLE: dict[Any, Substitute] = {
     **ITERATORS,
     iter: _iter,
     **TORCH_OPERATORS,
-    int: _convert("int"),
-    float: _convert("float"),
-    bool: _convert("bool"),
-    complex: _complex,
+    int: conversion("int"),
+    float: conversion("float"),
+    bool: conversion("bool"),
+    complex: make_complex,
     range: _range,
     abs: _abs,
     min: _consumes(_extremum(False)),
@@ -529,12 +490,13 @@ TABLE: dict[Any, Substitute] = {
     any: _consumes(_quantifier("or")),
     all: _consumes(_quantifier("and")),
     **{callee: _consumes(substitute) for callee, substitute in SUMS.items()},
+    pow: _pow,
     round: _round,
     repr: _repr,
     callable: _callable,
     isinstance: _isinstance,
     type: _type,
-    len: _len,
+    len: length,
     id: _id,
     hash: _id,
     **dict.fromkeys((inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction), _kind_of_function),

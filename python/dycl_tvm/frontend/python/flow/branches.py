@@ -17,7 +17,8 @@ from typing import Any
 
 from dycl_tvm.errors import DyclError
 from dycl_tvm.frontend.python.flow.exits import exits, is_users, own_errors
-from dycl_tvm.frontend.python.flow.truth import truth
+from dycl_tvm.frontend.python.flow.operands import evaluated
+from dycl_tvm.frontend.python.flow.truth import answers_by_code, truth
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import ControlFlow, Dead, Jump
 from dycl_tvm.frontend.trace.join.captured import PathState, capture_path
@@ -377,35 +378,7 @@ def ifexp(test: Any, then: Any, orelse: Any) -> Any:
             return _explore_value(cond, then, orelse, test_in(test))
         learn(test_in(test), decided, session.decisions.is_answered_for_good(cond))
         cond = decided
-    return waited(then) if cond else waited(orelse)
-
-
-def waited(operand: Any) -> Any:
-    """Call the function that an operand was made, in which a variable of the function around it is a free one.
-
-    Where that is not set, the error is the one of a local variable.
-    """
-    try:
-        return operand()
-    except NameError as error:
-        if type(error) is NameError and error.name in operand.__code__.co_freevars and _is_local(error.name, operand.__code__.co_filename):
-            text = f"cannot access local variable '{error.name}' where it is not associated with a value"
-            raise UnboundLocalError(text).with_traceback(error.__traceback__) from None
-        raise
-
-
-def _is_local(name: str | None, file: str) -> bool:
-    """Whether a name is a local variable of the function, in a file, whose operand is at hand, perhaps within others."""
-    frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == file:
-            if name not in code.co_freevars:
-                return name in code.co_cellvars
-            if frame.f_back is None or frame.f_back.f_code is not waited.__code__:
-                return False
-        frame = frame.f_back
-    return False
+    return evaluated(then if cond else orelse)
 
 
 def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
@@ -416,33 +389,47 @@ def _explore_value(cond: Operand, then: Any, orelse: Any, told: Any) -> Any:
     branch._begin(cond, {})
     while branch.next():
         with branch:
-            value = waited(then if branch.side else orelse)
+            value = evaluated(then if branch.side else orelse)
             branch._stays = branch.side
             branch._paths.append(capture_path({"the value": value}, branch._scope.mark))
     return branch.env["the value"]
 
 
-def bool_op(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
+class _Asked:
+    """An operand that was asked for its truth where it stands, by code of the program: Python does not ask it again right behind it."""
+
+    def __init__(self, value: Any, truth: bool) -> None:
+        self.value, self.truth = value, truth
+
+
+def bool_op_within(kind: str, condition: bool, first: Any, *rest: Any) -> Any:
+    """An ``and`` or ``or`` whose result is asked for its truth by another around it."""
+    return bool_op(kind, condition, first, *rest, within=True)
+
+
+def bool_op(kind: str, condition: bool, first: Any, *rest: Any, within: bool = False) -> Any:
     """``first and rest[0]() and ...`` (or ``or``); with ``condition`` only the truth of the result is wanted."""
     value = first
     for position, thunk in enumerate(rest):
         value = counts.tested(value) if condition else value
-        cond = truth(value)
+        cond: Any = value.truth if type(value) is _Asked else truth(value)
+        value = value.value if type(value) is _Asked else value
+        ending = _Asked(value, kind == "or") if within and answers_by_code(value) else value
         if not isinstance(cond, Value):
             if bool(cond) == (kind == "or"):
-                return value
-            value = waited(thunk)
+                return ending
+            value = evaluated(thunk)
             continue
 
         operands = [value]
         is_bool = condition or (scalars.is_symbolic(value) and value.node.value is cond)
 
         def others(thunk: Any = thunk, position: int = position, operands: list[Any] = operands) -> Any:
-            result = bool_op(kind, condition, waited(thunk), *rest[position + 1 :])
+            result = bool_op(kind, condition, evaluated(thunk), *rest[position + 1 :], within=within)
             operands.append(result)
             return scalars.wrap(truth(result)) if condition else result
 
-        def stop(value: Any = value, is_bool: bool = is_bool) -> Any:
+        def stop(value: Any = ending, is_bool: bool = is_bool) -> Any:
             return kind == "or" if is_bool else value  # a bool is known where it was tested
 
         test = scalars.wrap(cond)

@@ -14,7 +14,9 @@ from dycl_tvm.frontend.trace.join.poison import Poison, use
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray
 from dycl_tvm.frontend.trace.values.blame import attempt, of_program
+from dycl_tvm.frontend.trace.values.raising import check
 from dycl_tvm.frontend.trace.values.recorder import truth_of
+from dycl_tvm.frontend.trace.values.tensors import StagedTensor
 
 
 def truth(x: Any) -> Any:
@@ -38,16 +40,43 @@ def truth(x: Any) -> Any:
     return bool(x)
 
 
+def answers_by_code(x: Any) -> bool:
+    """Whether code of the user's runs where an object is asked for its truth."""
+    return any(special_method(x, name) is not None for name in ("__bool__", "__len__"))
+
+
 def _answer(name: str, given: Any) -> Any:
     """Return the truth that a special method of the user's stands for."""
+    if name == "__len__":
+        return truth(length_from(given))
     if isinstance(given, Poison):
         use(given)
-    if not scalars.is_symbolic(given):
-        if name == "__bool__" and not isinstance(given, bool):
-            raise of_program(TypeError(f"__bool__ should return bool, returned {type(given).__name__}"))
-        if name == "__len__":
-            return attempt(len, _Sized(given)) > 0
+    if kind_of(given) != "bool":
+        raise of_program(TypeError(f"__bool__ should return bool, returned {kind_of(given)}"))
     return truth(given)
+
+
+def length_from(given: Any) -> Any:
+    """Return the length that a method ``__len__`` of the user's gave, as Python checks it."""
+    if isinstance(given, Poison):
+        use(given)
+    if isinstance(given, torch.Tensor):
+        if given.numel() != 1 or given.dtype.is_floating_point or given.dtype.is_complex:
+            raise of_program(TypeError("only integer tensors of a single element can be converted to an index"))
+        given = given.item()
+    if not scalars.is_symbolic(given) or kind_of(given) == "float":
+        return attempt(len, _Sized(0.0 if scalars.is_symbolic(given) else given))
+    length = scalars.convert(given, "int")
+    check(scalars.truth_operand(length < 0), ValueError("__len__() should return >= 0"), wanted=False)
+    return length
+
+
+def kind_of(x: Any) -> str:
+    """Return the name of the type that a value has in eager; that of a number is of Python's, known only at run time or not."""
+    if scalars.is_symbolic(x):
+        return str(x.node.kind)
+    own = "Tensor" if isinstance(x, StagedTensor) else type(x).__name__
+    return next((t.__name__ for t in (bool, int, float) if isinstance(x, t)), own)
 
 
 class _Sized:

@@ -104,6 +104,7 @@ class Rewriter(ComprehensionRewriter):
         self.yields = yields(body)
         self.unsure = self._may_be_unset(body) | outer | captured_names(body)
         captured = captured_names(body)
+        asks = any(asks_for_variables(n) for statement in body for n in ast.walk(statement))
         cells = [n for n in self._assigned(body) if n in outer or n in captured]
         new = self._body(body)
         if self.has_frame:
@@ -112,7 +113,7 @@ class Rewriter(ComprehensionRewriter):
             new = statements_from(
                 f"_frame = DY.frame({arguments})\nwith _frame:\n    BODY\nreturn _frame.value", node, DY=operators_name(), BODY=new
             )
-        if any(asks_for_variables(n) for statement in body for n in ast.walk(statement)):
+        if asks:
             new = [*statements_from(f"{OPERATORS}.shows_locals()", node), *new]
         if args.kwarg is not None:  # a dict that Python makes for this call
             new = [*statements_from(f"{OPERATORS}.new({args.kwarg.arg})", node), *new]
@@ -218,27 +219,30 @@ class Rewriter(ComprehensionRewriter):
         loop = next((name for kind, name in reversed(self.context) if kind == "loop"), "")
         return ("return" in kinds and self.yields) or loop in self.yielding
 
+    def _needs_its_frame(self, nodes: list[ast.expr]) -> bool:
+        """Whether one of some expressions has to stay where it is, and cannot be a function of its own."""
+        return any(map(bound_to_its_frame, nodes))
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Rewrite ``a if c else b``."""
-        if not self._can_wait([node.body, node.orelse]):
+        if self._needs_its_frame([node.body, node.orelse]):
             return self.generic_visit(node)  # type: ignore[return-value]
         test = self._condition(node.test)
         return operator_call("ifexp", node.test, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
-
-    def _can_wait(self, operands: list[ast.expr]) -> bool:
-        """Whether operands do the same in functions of their own, in which they wait until they are wanted."""
-        return self.repeats and not any(map(bound_to_its_frame, operands))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Rewrite ``and`` and ``or``."""
         return self._bool_op(node, condition=False)
 
     def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
-        if not self._can_wait(node.values[1:]):
+        if self._needs_its_frame(node.values[1:]):
             return self.generic_visit(node)  # type: ignore[return-value]
         kind = "and" if isinstance(node.op, ast.And) else "or"
         # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
         first, *rest = [operator_call("tested", v, self._condition(v)) if condition else self.visit(v) for v in node.values]
+        for v, made in zip(node.values[:-1], [first, *rest]) if not condition else ():
+            if isinstance(v, ast.BoolOp) and isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+                made.func.attr = "bool_op_within"
         return operator_call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
 
     def _condition(self, node: ast.expr) -> ast.expr:
@@ -263,7 +267,7 @@ class Rewriter(ComprehensionRewriter):
             if op in ("is", "is_not", "in", "not_in"):
                 return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
             return self.generic_visit(node)  # type: ignore[return-value]
-        if not self._can_wait(node.comparators):
+        if self._needs_its_frame(node.comparators):
             return self.generic_visit(node)  # type: ignore[return-value]
         ops = ast.Tuple([ast.Constant(COMPARISON_NAMES[type(o)]) for o in node.ops], ast.Load())
         return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
@@ -277,7 +281,7 @@ class Rewriter(ComprehensionRewriter):
         item = placed(
             ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "item", ast.Load()), [ast.Name(temporary, ast.Load())], []), node.target
         )
-        assign = self._store(node.target, item, node)
+        assign = [*self._save_globals(node.target), *self._store(node.target, item, node)]  # in each trip: it may leave to any side
         target = ast.Name(temporary, ast.Store())
         return self._rewritten_loop(
             node,
@@ -397,6 +401,7 @@ class Rewriter(ComprehensionRewriter):
                 "with DY.guard(KINDS, PASSES):\n    BODY", node, DY=operators_name(), KINDS=kinds, PASSES=passes_on, BODY=node.body
             )
         for handler in node.handlers:
+            handler.type = handler.type and operator_call("caught", handler.type, self.visit(handler.type))
             handler.body = self._body(handler.body)
         node.orelse = self._body(node.orelse)
         self.context.pop()
@@ -449,7 +454,7 @@ class Rewriter(ComprehensionRewriter):
     def visit_Assert(self, node: ast.Assert) -> Any:
         """Rewrite ``assert`` as a branch that raises."""
         arguments = [node.msg] if node.msg is not None else []
-        call = ast.Call(ast.Name("AssertionError", ast.Load()), arguments, [])
+        call = ast.Call(operator_named("AssertionError"), arguments, [])  # whatever that name is for the program
         branch = ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test), [ast.Raise(call, None)], [])
         place(branch, node)
         return self.visit(branch)
@@ -458,10 +463,17 @@ class Rewriter(ComprehensionRewriter):
         """Mark the exceptions that the user's program raises itself."""
         if node.exc is None:
             return node
-        node.exc = operator_call("raising", node, self.visit(node.exc))
-        if node.cause is not None:
-            node.cause = self.visit(node.cause)
-        return node
+        if node.cause is None:
+            node.exc = operator_call("raising", node, self.visit(node.exc))
+            return node
+        error, cause = self._fresh("value"), self._fresh("value")  # a class is called when both are there
+        return statements_from(
+            f"{error}, {cause} = ERROR, CAUSE\nraise DY.raising({error}) from DY.cause({cause})",
+            node,
+            DY=operators_name(),
+            ERROR=self.visit(node.exc),
+            CAUSE=self.visit(node.cause),
+        )
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
         """Let a text stand for what is known of it, where a part of it is known only at run time."""
@@ -495,16 +507,15 @@ class Rewriter(ComprehensionRewriter):
         """Rewrite a call, so that the callee is rewritten too."""
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
-        if asks_for_variables(node):
-            return self._about_variables(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
-            return operator_call("module_globals", node, node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
-            node = self.generic_visit(node)  # type: ignore[assignment]
-            node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
-            for keyword in node.keywords:
-                keyword.value = operator_call("unpacked", keyword.value, keyword.value)
-            return node
+        of_namespaces = self._about_namespaces(copy.deepcopy(node))
+        if of_namespaces is None:
+            return self._plain_call(node)
+        name = node.func.id  # type: ignore[attr-defined]
+        own = placed(ast.Attribute(ast.Attribute(operators_name(), "builtins", ast.Load()), name, ast.Load()), node)
+        is_own = placed(ast.Compare(self.visit(copy.deepcopy(node.func)), [ast.Is()], [own]), node)
+        return placed(ast.IfExp(is_own, of_namespaces, self._plain_call(node)), node)  # the program may have a name of its own here
+
+    def _plain_call(self, node: ast.Call) -> ast.expr:
         args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         return placed(ast.Call(operator_named("call"), [self.visit(node.func), *args], keywords), node)
@@ -530,14 +541,6 @@ class Rewriter(ComprehensionRewriter):
             return self.generic_visit(node)  # type: ignore[return-value]
         return operator_call("getitem", node, self.visit(node.value), self._index(node.slice))
 
-    def _save_globals(self, statement: ast.stmt) -> list[ast.stmt]:
-        """Save the global variables that a statement assigns, as often as it runs."""
-        names = [n for n in self._assigned([statement]) if n in self.globals] if self.globals else []
-        if not names:
-            return []
-        call = f"DY.changing_globals(DY.own_globals(), {', '.join(map(repr, names))})"
-        return statements_from(call, statement, DY=operators_name())
-
 
 def _text_of(part: ast.expr) -> ast.expr:
     """Return the call that makes the text of a part of an f-string."""
@@ -562,8 +565,14 @@ class ClassBodyRewriter(Rewriter):
         added = [n.id for n in walk_scope(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and OWN_NAME.fullmatch(n.id)]
         return [*made, *[s for name in dict.fromkeys(added) for s in statements_from(f"locals().pop({name!r}, None)", statements[-1])]]
 
+    def _needs_its_frame(self, nodes: list[ast.expr]) -> bool:
+        """Functions within the body of a class do not see its variables."""
+        return True
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         """Keep the annotation: classes are made of them (dataclasses, named tuples)."""
+        if not isinstance(node.target, ast.Name):  # it is evaluated after what it stands for, and not kept
+            return [*super().visit_AnnAssign(node), placed(ast.Expr(node.annotation), node)]
         stores = super().visit_AnnAssign(node) if node.value is not None else []
         return [*stores, placed(ast.AnnAssign(node.target, node.annotation, None, node.simple), node)]
 

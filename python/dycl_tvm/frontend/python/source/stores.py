@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 from dycl_tvm.frontend.python.source.syntax import (
     BINARY_NAMES,
     COMPOUND,
     COMPREHENSIONS,
+    asks_for_variables,
     locals_call,
     operator_call,
     operator_named,
@@ -51,8 +53,17 @@ class StoreRewriter(ast.NodeTransformer):
         return made
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Drop the annotation of an assignment."""
-        return self._store(node.target, self.visit(node.value), node) if node.value is not None else placed(ast.Pass(), node)
+        """Drop the annotation of an assignment; without a value it makes a name local, and of anything else the parts are evaluated."""
+        if node.value is not None:
+            return self._store(node.target, self.visit(node.value), node)
+        if isinstance(node.target, ast.Name):
+            return placed(ast.AnnAssign(node.target, ast.Constant(None), None, node.simple), node)
+        return self._parts_of(node.target, node)
+
+    def _parts_of(self, target: ast.Attribute | ast.Subscript, node: ast.stmt) -> list[ast.stmt]:
+        """Return what Python does of a target to which nothing is assigned."""
+        parts = [self.visit(target.value), *([self._index(target.slice)] if isinstance(target, ast.Subscript) else [])]
+        return [placed(ast.Expr(part), node) for part in parts]
 
     def _store(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(target, ast.Attribute):
@@ -133,7 +144,37 @@ class StoreRewriter(ast.NodeTransformer):
         made: ast.expr = self.visit(node)
         return made
 
+    def _save_globals(self, where: ast.stmt | ast.expr) -> list[ast.stmt]:
+        """Save the global variables that a statement, or a target, assigns, as often as it runs."""
+        names = [n for n in self._assigned([where]) if n in self.globals] if self.globals else []
+        return [placed(ast.Expr(self._saved(names, where)), where)] if names else []
+
+    def _saved(self, names: list[str], where: ast.AST) -> ast.expr:
+        return operator_call("changing_globals", where, operator_call("own_globals", where), self._names(names))
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        """Save a global variable that an expression assigns: it may stand in the condition of a loop."""
+        node.value = self.visit(node.value)
+        if node.target.id not in self.globals:
+            return node
+        both = placed(ast.Tuple([self._saved([node.target.id], node), node], ast.Load()), node)
+        return placed(ast.Subscript(both, ast.Constant(1), ast.Load()), node)  # type: ignore[no-any-return]
+
     # -- names ------------------------------------------------------------------------------------------------------------
+    def _about_namespaces(self, node: ast.Call) -> ast.expr | None:
+        """Rewrite a call that is about names if Python's own function is called; return None for any other."""
+        if asks_for_variables(node):
+            return self._about_variables(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
+            return operator_call("module_globals", node, node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+            node = self.generic_visit(node)  # type: ignore[assignment]
+            node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
+            for keyword in node.keywords:
+                keyword.value = operator_call("unpacked", keyword.value, keyword.value)
+            return node
+        return None
+
     def _about_variables(self, node: ast.Call) -> ast.expr:
         """Rewrite a call that asks for the variables where it stands, or runs a text among them."""
         name = node.func.id  # type: ignore[attr-defined]
@@ -171,10 +212,10 @@ class StoreRewriter(ast.NodeTransformer):
         """Return the local names that statements may bind: global variables are places of the heap."""
         return [name for name in self._assigned(statements) if name not in self.globals]
 
-    def _assigned(self, statements: list[ast.stmt]) -> list[str]:
+    def _assigned(self, statements: Sequence[ast.AST]) -> list[str]:
         """Return the names that statements may bind, in order."""
         found: dict[str, None] = {}
-        for n in walk_scope(statements):
+        for n in walk_scope([*statements]):
             if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
                 found.setdefault(n.id)
             elif isinstance(n, (ast.FunctionDef, ast.ClassDef)):
@@ -182,7 +223,7 @@ class StoreRewriter(ast.NodeTransformer):
             elif isinstance(n, (ast.Import, ast.ImportFrom)):
                 for alias in n.names:
                     found.setdefault((alias.asname or alias.name).split(".")[0])
-            elif isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name:
+            elif isinstance(n, (ast.MatchAs, ast.MatchStar, ast.ExceptHandler)) and n.name:  # a handler deletes its name at its end
                 found.setdefault(n.name)
             elif isinstance(n, ast.MatchMapping) and n.rest:
                 found.setdefault(n.rest)

@@ -128,7 +128,7 @@ def asks_for_variables(node: ast.AST) -> bool:
 
 
 def locals_call() -> ast.expr:
-    return ast.Call(ast.Name("locals", ast.Load()), [], [])
+    return ast.Call(operator_named("locals"), [], [])
 
 
 def yields(body: list[Any]) -> bool:
@@ -256,6 +256,7 @@ class _Fill(ast.NodeTransformer):
 def statements_from(template: str, where: ast.AST, **parts: Any) -> list[ast.stmt]:
     """Parse statements, fill in parts (expressions, or lists of statements), and place them where the user's code was."""
     tree = ast.parse(template)
+    parts = {"locals": operator_named("locals"), **parts}  # whatever that name is for the program
     for n in ast.walk(tree):
         for field in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
             if hasattr(n, field):

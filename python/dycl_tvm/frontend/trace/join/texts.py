@@ -199,7 +199,9 @@ def is_among(text: Text, names: Iterable[Any]) -> Any:
 
 
 def shown(x: Any) -> Any:
-    """Return a text as the message of an error shows it; anything else as it is."""
+    """Return a text, or a number, as the message of an error shows it; anything else as it is."""
+    if scalars.is_symbolic(x) and x.node.decision is None and not isinstance(scalars.length_of(x), int):
+        return _Unknown()
     return "".join([part if type(part) is str else _SHOWN for part in parts_of(x)]) if type(x) is Text else x
 
 

@@ -399,10 +399,8 @@ def _refuse_computed(x: Any, used: str) -> None:
 def _logical(op: str) -> Any:
     def method(self: Any, other: Any) -> Any:
         right = _operand(other)
-        if right is None:
-            return NotImplemented
-        if _kind(right) != "bool" or self.node.kind != "bool":
-            return _refuse_bits(op)(self)
+        if right is None or _kind(right) != "bool" or self.node.kind != "bool":
+            return _refuse_bits(op)(self, other)
         made = emit(op, self.node.value, right, type_=BOOL)
         made.node.counted = counted_by(self) and counted_by(other, counted_by(self))
         return made
@@ -452,7 +450,9 @@ def _guard_rounding(x: Any) -> None:
 
 
 def _refuse_bits(name: str) -> Any:
-    def method(self: Any, other: Any = None) -> Any:
+    def method(self: Any, other: Any = 0) -> Any:
+        if _operand(other) is None:
+            return NotImplemented
         raise UnsupportedError(
             f"the bit operation {name} on a number known only at run time",
             current().origin(),
@@ -487,8 +487,8 @@ _METHODS: dict[str, Any] = {
 for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
     _METHODS[f"__{_name}__"] = _refuse_bits(_name)
 _METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
-_METHODS["__divmod__"] = lambda self, other: (self // other, self % other)
-_METHODS["__rdivmod__"] = lambda self, other: (other // self, other % self)
+_METHODS["__divmod__"] = lambda self, other: NotImplemented if _operand(other) is None else (self // other, self % other)
+_METHODS["__rdivmod__"] = lambda self, other: NotImplemented if _operand(other) is None else (other // self, other % self)
 _METHODS["__int__"], _METHODS["__float__"] = lambda self: self.node.int_(), lambda self: self.node.guard_float("", 0)
 _METHODS["__repr__"] = lambda self: self.node.text() if staging() else self.node.str()
 _METHODS["__format__"] = lambda self, _spec: self.node.text()
