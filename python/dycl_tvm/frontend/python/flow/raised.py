@@ -28,6 +28,6 @@ def raising(error: Any) -> Any:
     if isinstance(error, Poison):
         use(error)
     made = error() if isinstance(error, type) and issubclass(error, BaseException) else error
-    if isinstance(made, Exception):
+    if isinstance(made, BaseException):
         made.__dycl_raised__ = True  # type: ignore[attr-defined]
     return made

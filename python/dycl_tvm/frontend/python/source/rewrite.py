@@ -516,9 +516,8 @@ class Rewriter(ComprehensionRewriter):
         return placed(ast.IfExp(is_own, of_namespaces, self._plain_call(node)), node)  # the program may have a name of its own here
 
     def _plain_call(self, node: ast.Call) -> ast.expr:
-        args = [self.visit(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
-        return placed(ast.Call(operator_named("call"), [self.visit(node.func), *args], keywords), node)
+        return placed(ast.Call(operator_named("call"), [self.visit(a) for a in (node.func, *node.args)], keywords), node)
 
     def _new(self, node: Any) -> ast.expr:
         return operator_call("new", node, self.generic_visit(node))  # type: ignore[arg-type]
