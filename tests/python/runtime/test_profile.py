@@ -65,14 +65,14 @@ def test_times_add_up(zoo: Module) -> None:
 
 
 def test_a_run_is_the_same_while_it_is_profiled(zoo: Module) -> None:
-    with zoo.profile() as p:
+    with zoo.profile(capacity=1 << 22) as p:  # what ends at its deadline has many events, and on a busy machine ends late
         np.testing.assert_array_equal(zoo(X, 0)["y"], SUM)
         with pytest.raises(RunError, match="two is not allowed"):
             zoo(X, 2)
         with pytest.raises(RunError, match="k_fail"):
             zoo(X, 3)
         with pytest.raises(DeadlineError):
-            zoo.run((X, 2**62), deadline_ms=50)
+            zoo.run((X, 2**62), deadline_ms=1)
         zoo(X, 1)
     assert (p.runs, p.failed) == (2, 3)
 
