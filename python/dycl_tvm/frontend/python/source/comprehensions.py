@@ -10,19 +10,15 @@ import ast
 import copy
 from typing import Any
 
-from dycl_tvm.frontend.python.source.stores import StoreRewriter
+from dycl_tvm.frontend.python.source.choices import ChoiceRewriter
 from dycl_tvm.frontend.python.source.syntax import bound_to_its_frame, operator_call, placed, thunk
 
 
-class ComprehensionRewriter(StoreRewriter):
+class ComprehensionRewriter(ChoiceRewriter):
     """Rewrites what makes items of other items."""
 
     #: Whether functions that stand in the code see its variables.
     repeats = True
-
-    def _condition(self, node: ast.expr) -> ast.expr:
-        """Rewrite an expression of which only the truth is wanted."""
-        raise NotImplementedError
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Note what a comprehension goes over."""

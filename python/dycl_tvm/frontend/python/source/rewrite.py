@@ -31,14 +31,13 @@ from dycl_tvm.frontend.python.source.comprehensions import ComprehensionRewriter
 from dycl_tvm.frontend.python.source.locate import FunctionNode
 from dycl_tvm.frontend.python.source.patterns import Singletons, class_depth
 from dycl_tvm.frontend.python.source.syntax import (
-    COMPARISON_NAMES,
     OPERATORS,
     OWN_NAME,
     asks_for_variables,
-    bound_to_its_frame,
     can_stand_alone,
     captured_names,
     in_block,
+    is_about_namespaces,
     jumps,
     last_name,
     locals_call,
@@ -51,7 +50,6 @@ from dycl_tvm.frontend.python.source.syntax import (
     place,
     placed,
     statements_from,
-    thunk,
     type_params,
     walk_scope,
     without_annotations,
@@ -218,59 +216,6 @@ class Rewriter(ComprehensionRewriter):
         """Whether the function yields before it comes to the target of a jump of one of these kinds."""
         loop = next((name for kind, name in reversed(self.context) if kind == "loop"), "")
         return ("return" in kinds and self.yields) or loop in self.yielding
-
-    def _needs_its_frame(self, nodes: list[ast.expr]) -> bool:
-        """Whether one of some expressions has to stay where it is, and cannot be a function of its own."""
-        return any(map(bound_to_its_frame, nodes))
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        """Rewrite ``a if c else b``."""
-        if self._needs_its_frame([node.body, node.orelse]):
-            return self.generic_visit(node)  # type: ignore[return-value]
-        test = self._condition(node.test)
-        return operator_call("ifexp", node.test, test, thunk(self.visit(node.body)), thunk(self.visit(node.orelse)))
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Rewrite ``and`` and ``or``."""
-        return self._bool_op(node, condition=False)
-
-    def _bool_op(self, node: ast.BoolOp, condition: bool) -> ast.expr:
-        if self._needs_its_frame(node.values[1:]):
-            return self.generic_visit(node)  # type: ignore[return-value]
-        kind = "and" if isinstance(node.op, ast.And) else "or"
-        # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
-        first, *rest = [operator_call("tested", v, self._condition(v)) if condition else self.visit(v) for v in node.values]
-        for v, made in zip(node.values[:-1], [first, *rest]) if not condition else ():
-            if isinstance(v, ast.BoolOp) and isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
-                made.func.attr = "bool_op_within"
-        return operator_call("bool_op", node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
-
-    def _condition(self, node: ast.expr) -> ast.expr:
-        """Rewrite an expression of which only the truth is wanted."""
-        if isinstance(node, ast.BoolOp):
-            return self._bool_op(node, condition=True)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return operator_call("not_", node.operand, self._condition(node.operand))
-        made: ast.expr = self.visit(node)
-        return made
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Rewrite ``not``."""
-        if isinstance(node.op, ast.Not):
-            return operator_call("not_", node, self._condition(node.operand))
-        return self.generic_visit(node)  # type: ignore[return-value]
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Rewrite identity, membership and chained comparisons (a single ``<`` is an operator call as it is)."""
-        if len(node.ops) == 1:
-            op = COMPARISON_NAMES[type(node.ops[0])]
-            if op in ("is", "is_not", "in", "not_in"):
-                return operator_call("compare", node, ast.Constant(op), self.visit(node.left), self.visit(node.comparators[0]))
-            return self.generic_visit(node)  # type: ignore[return-value]
-        if self._needs_its_frame(node.comparators):
-            return self.generic_visit(node)  # type: ignore[return-value]
-        ops = ast.Tuple([ast.Constant(COMPARISON_NAMES[type(o)]) for o in node.ops], ast.Load())
-        return operator_call("chain", node, ops, self.visit(node.left), *[thunk(self.visit(c)) for c in node.comparators])
 
     # -- loops --------------------------------------------------------------------------------------------------------
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
@@ -507,9 +452,9 @@ class Rewriter(ComprehensionRewriter):
         """Rewrite a call, so that the callee is rewritten too."""
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return placed(ast.Call(node.func, [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument, ast.Load())], []), node)
-        of_namespaces = self._about_namespaces(copy.deepcopy(node))
-        if of_namespaces is None:
+        if not is_about_namespaces(node):
             return self._plain_call(node)
+        of_namespaces = self._about_namespaces(copy.deepcopy(node))
         name = node.func.id  # type: ignore[attr-defined]
         own = placed(ast.Attribute(ast.Attribute(operators_name(), "builtins", ast.Load()), name, ast.Load()), node)
         is_own = placed(ast.Compare(self.visit(copy.deepcopy(node.func)), [ast.Is()], [own]), node)

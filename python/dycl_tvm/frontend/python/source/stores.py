@@ -161,19 +161,17 @@ class StoreRewriter(ast.NodeTransformer):
         return placed(ast.Subscript(both, ast.Constant(1), ast.Load()), node)  # type: ignore[no-any-return]
 
     # -- names ------------------------------------------------------------------------------------------------------------
-    def _about_namespaces(self, node: ast.Call) -> ast.expr | None:
-        """Rewrite a call that is about names if Python's own function is called; return None for any other."""
+    def _about_namespaces(self, node: ast.Call) -> ast.expr:
+        """Rewrite a call that is about names if Python's own function is called."""
         if asks_for_variables(node):
             return self._about_variables(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "globals" and not node.args:
+        if node.func.id == "globals":  # type: ignore[attr-defined]
             return operator_call("module_globals", node, node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
-            node = self.generic_visit(node)  # type: ignore[assignment]
-            node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
-            for keyword in node.keywords:
-                keyword.value = operator_call("unpacked", keyword.value, keyword.value)
-            return node
-        return None
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        node.args[1:] = [operator_call("unpacked", a, a) for a in node.args[1:]]  # the variables, which have to be a real dict
+        for keyword in node.keywords:
+            keyword.value = operator_call("unpacked", keyword.value, keyword.value)
+        return node
 
     def _about_variables(self, node: ast.Call) -> ast.expr:
         """Rewrite a call that asks for the variables where it stands, or runs a text among them."""

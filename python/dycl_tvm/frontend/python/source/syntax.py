@@ -127,6 +127,13 @@ def asks_for_variables(node: ast.AST) -> bool:
     return len(node.args) <= _ABOUT_VARIABLES[node.func.id]
 
 
+def is_about_namespaces(node: ast.Call) -> bool:
+    """Whether a call is about variables, if the name that it calls is Python's own: where it stands, of the module, or of a given dict."""
+    if not isinstance(node.func, ast.Name):
+        return False
+    return asks_for_variables(node) or node.func.id in ("eval", "exec") or (node.func.id == "globals" and not node.args)
+
+
 def locals_call() -> ast.expr:
     return ast.Call(operator_named("locals"), [], [])
 

@@ -12,19 +12,16 @@ import contextlib
 import dataclasses
 import functools
 import sys
-import types
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.heap.compiled import LIBRARY_PACKAGES, module_of
+from dycl_tvm.frontend.trace.heap.compiled import CODE, LIBRARY_PACKAGES, module_of
 
 #: Most keys are of these classes.
 _WITHOUT_CODE = frozenset([str, int, float, bool, bytes, complex, type(None), type])
 _LIBRARIES = frozenset([*sys.stdlib_module_names, *LIBRARY_PACKAGES])
-#: Methods of classes that are not written in Python.
-_COMPILED = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
 class Remembered(tuple[Any, ...]):
@@ -75,7 +72,7 @@ def _with_code(kind: Any) -> tuple[tuple[Any, str], ...]:
     for name in ("__eq__", "__hash__"):
         base = next(c for c in kind.__mro__ if name in vars(c))
         method = vars(base)[name]
-        if method is not None and not isinstance(method, _COMPILED) and module_of(method).split(".")[0] not in _LIBRARIES:
+        if method is not None and type(method) not in CODE and module_of(method).split(".")[0] not in _LIBRARIES:
             found.append((base, name))
     return tuple(found)
 
