@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
+from dycl_tvm.frontend.python.flow.branches import begin_told, test_in
 from dycl_tvm.frontend.python.flow.exits import exits
 from dycl_tvm.frontend.python.flow.loops import FEWEST_TRIPS, Loop, keep_their_lengths
 from dycl_tvm.frontend.python.flow.truth import truth
@@ -87,7 +88,7 @@ class While(Loop):
             self._leave_rolled(holds, variables)
             self._check_trips()
             assert self._header is not None
-            self._header.begin_body()
+            begin_told(self._header.begin_body(test_in(cond)), True)
             return True
         if self._rolling:
             if not holds:  # for a value of this kind: each has a run of its own

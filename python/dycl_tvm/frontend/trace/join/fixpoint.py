@@ -41,6 +41,8 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
+from dycl_tvm.frontend.trace.values.intervals import bounds_in_trips
+from dycl_tvm.frontend.trace.values.number_tests import of_others
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
@@ -126,6 +128,9 @@ class Header:
         self._unset: set[str] = set()
         #: Which tensors at the header may be one with another there, or with one that is older than the loop.
         self._links: set[tuple[Path, Any]] = set()
+        #: Ints of the header, and what they are before the loop; what they are at the end of the body.
+        self._ints: dict[Path, tuple[Any, Any]] = {}
+        self._ints_back: dict[Path, Any] = {}
         self._fresh: dict[Path, Storage] = {}
         self._homes: dict[Path, Storage] = {}
         self._identities = LoopIdentities(self._clock, decision)
@@ -149,6 +154,7 @@ class Header:
         session = current()
         self._params, self._args, self._unset, self._fresh, self._homes = {}, [], unset, {}, {}
         self._copies, self._flags, self._flag_params, self._of_kinds = {}, {}, {}, []
+        self._ints, self._ints_back = {}, {}
         entry = {name: capture(value, self._held) for name, value in {**self.entry, **self._extra_entry}.items()}
         places = [capture_place(place, raw) for place, raw in self._places.values()]
         self.block = self.begin_block()
@@ -187,6 +193,12 @@ class Header:
         """End the block at hand where the header comes again."""
         current().builder.jump(self.block, args)
         elements().enter(self.block.params, [self._args, args])
+        for path, after in self._ints_back.items():
+            made, before = self._ints[path]
+            root, step = after.node.base if scalars.is_symbolic(after) else (None, 0)
+            made.node.bounds = bounds_in_trips(
+                scalars.bounds_of(before), scalars.bounds_of(after), step if root is made.node.value else None
+            )
 
     def unchanged(self, path: Path, param: Value) -> Operand:
         """Return what a parameter is that was found nowhere."""
@@ -196,9 +208,10 @@ class Header:
         """Forget what is known of the number of trips on the path at hand."""
         self._growth.end_trip()
 
-    def begin_body(self) -> None:
-        """Note that the body begins here, behind a test that may have ended the loop."""
+    def begin_body(self, told: Any = None) -> Any:
+        """Note that the body begins here, behind a test that may have ended the loop; return what it tells of more than the trips."""
         self._growth.begin_body(current().builder.here())
+        return of_others(told, self._growth.counter)
 
     def settle(self) -> None:
         """Go on where the loop has ended, with all the trips that Python counts."""
@@ -320,6 +333,8 @@ class Header:
         if isinstance(c, NumberLeaf) and path in self._general:
             kind: Any = scalars._kind(c.operand)
             made = scalars.wrap(self._param(path, scalars.ScalarType(kind), c.operand))
+            if kind == "int":
+                self._ints[path] = (made, c.obj)
             if self._is_counted and path not in self._told and not isinstance(c.operand, Value):
                 made.node.counted = self.decision
             return made
@@ -426,6 +441,8 @@ class Header:
         ):
             if path in self._general:
                 found[path] = back.operand
+                if path in self._ints:
+                    self._ints_back[path] = back.obj
                 if self._is_counted and isinstance(back.operand, Value):
                     self._compare_counted(path, name, back)
             elif not same_number(header, back):

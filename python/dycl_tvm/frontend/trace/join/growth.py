@@ -103,7 +103,8 @@ class Growth:
 
     def open(self, param: Value) -> None:
         """Begin a round; ``param`` counts the trips."""
-        self.counter, self._loop.tried = Counter(param, self._last, self._loop, broken=self._broken), True
+        proves = self._loop.trips is None and not self._broken
+        self.counter, self._loop.tried = Counter(param, self._last, self._loop, proves=proves), True
         self._claimed = False
 
     @property

@@ -170,7 +170,7 @@ def _is_within(length: Length, size: int) -> bool:
         return True
     rolling = [r.loop for r in current().decisions.rolling]
     block, trips = current().builder.block, length.most_trips(size)
-    if block is None or length.counter.loop not in rolling or length.factor < 0 or trips < 0 or length.counter.broken:
+    if block is None or not length.counter.proves or length.counter.loop not in rolling or length.factor < 0 or trips < 0:
         return False
     length.counter.claims.append((block, trips))
     return True

@@ -22,3 +22,14 @@ def bounds_after(op: str, of_a: Bounds | None, of_b: Bounds | None, b: Any) -> B
         return None
     corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
     return (min(corners), max(corners))
+
+
+def bounds_in_trips(before: Bounds | None, after: Bounds | None, step: int | None) -> Bounds | None:
+    """Return the bounds of a number at a loop's header: before the loop, and after any trip, of which no other bounds were assumed.
+
+    ``step`` is what each trip adds, if that is a constant.
+    """
+    if before is None or after is None:
+        return None
+    low, high = min(before[0], after[0]), max(before[1], after[1])
+    return (before[0] if step is not None and step >= 0 else low), (before[1] if step is not None and step <= 0 else high)

@@ -37,8 +37,8 @@ class Counter:
         Numbers of trips beyond the last at which comparisons that have one answer up to there would have another.
     claims : list
         What has to hold too: what was recorded in a block is right only up to a number of trips, after which it is not reached.
-    broken : bool
-        Whether such a claim was found not to hold, in an earlier round: there are none any more.
+    proves : bool
+        Whether claims are proved, with the number of trips; where they are not there may be none.
     part : (Split, int) or None
         Of a part that a tensor was split into: the split, and which of its parts it is.
     base : (Value, int) or None
@@ -53,7 +53,7 @@ class Counter:
     thresholds: set[int] = field(default_factory=set)
     #: (block of the body, number of trips): after more than these the block must not be reached.
     claims: list[tuple[Block, int]] = field(default_factory=list)
-    broken: bool = False
+    proves: bool = False
     part: tuple[Split, int] | None = None
     base: tuple[Any, int] | None = None
     #: What is known of it, and of all numbers that are known to be so far from it.

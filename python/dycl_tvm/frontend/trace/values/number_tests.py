@@ -116,3 +116,10 @@ def test_of(op: str, node: Any, other: Bounds | None, lengths: tuple[Affine | No
     if found is not None or other is None or op not in NEGATED or node.kind != "int" or node.length is not None:
         return found
     return NumberTest(op, node, other)
+
+
+def of_others(told: Any, counter: Any) -> Any:
+    """Return what a test that holds tells of other numbers than the trips that a counter counts."""
+    if isinstance(told, Several) and told.all:
+        return Several.of([of_others(test, counter) for test in told.tests], all=True)
+    return None if isinstance(told, Test) and told.difference.counter is counter else told

@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0; see LICENSE.
+"""What bounds the numbers of a rolled loop: the test that its trips begin with, and no claim that nobody proves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from differential import check, stage
+from torch import nn
+
+from dycl_tvm.hcfg.nodes import Return
+from dycl_tvm.hcfg.types import TensorType
+
+
+def _bits(seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(0, 2, (1, 9), generator=generator) for _ in range(2))
+    return x, torch.where(torch.arange(9) < seed % 6, x, y)
+
+
+PAIRS = [_bits(seed) for seed in range(24)]
+
+
+def as_long_as_they_agree(x, y):
+    n = 0
+    while n < 3 and bool(x[0, n] == y[0, n]):
+        n += 1
+    return torch.cat([x[:, : n + 1], y[:, n : n + 1]], 1), n
+
+
+def downwards(x, y):
+    n = 5
+    while n > 1 and bool(x[0, n] != y[0, n]):
+        n -= 2
+    return x[:, n : n + 2], y[:, :n]
+
+
+def sometimes(x, y):
+    n = k = 0
+    while n < 4 and k < 8:
+        if x[0, k] == y[0, k]:
+            n += 1
+        k += 1
+    return x[:, :n], x[:, : n + k - n]
+
+
+def set_to_another(x, y):
+    n = k = 0
+    while n < 3 and bool(y[0, k] == x[0, k]) and k < 8:
+        n = int(x[0, k]) * 7
+        k += 1
+    return x[:, :n], n
+
+
+def from_a_number_of_the_run(x, y):
+    n = int(x.sum())
+    while n < 5 and bool(y[0, n] == 1):
+        n += 2
+    return y[:, :n], n
+
+
+def of_two_loops(x, y):
+    taken = x[:, :1]
+    while taken.shape[1] < 6:
+        n = 0
+        while n < 2 and bool(x[0, n] == y[0, taken.shape[1] + n - 1]):
+            n += 1
+        taken = torch.cat([taken, x[:, : n + 1]], 1)
+    return taken
+
+
+def with_a_break(x, y):
+    n = 0
+    while n < 5:
+        n += 1
+        if x[0, n] != y[0, n]:
+            break
+        n += 1
+    return x[:, :n], y[:, n:]
+
+
+def another_number_in_the_test(x, y):
+    k, n = int(x.sum()), 0
+    while k < 4 and bool(x[0, n] == y[0, n]) and n < 7:
+        n += 1
+    return x[:, :k], x[:, :n]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        as_long_as_they_agree,
+        downwards,
+        sometimes,
+        set_to_another,
+        from_a_number_of_the_run,
+        of_two_loops,
+        with_a_break,
+        another_number_in_the_test,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_right(program):
+    check(program, PAIRS, paths=2, max_loop_trips=16)
+
+
+class Drafting(nn.Module):
+    """Self-speculative decoding: a part of the layers drafts three tokens, all of them say how many are right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.near, self.far = nn.Embedding(12, 8), nn.Linear(8, 12), nn.Linear(8, 12)
+
+    def forward(self, ids):
+        start, accepted = ids.shape[1], 0
+        while ids.shape[1] < start + 6:
+            draft = ids
+            for _ in range(3):
+                draft = torch.cat([draft, self.near(self.embed(draft))[:, -1].argmax(-1, keepdim=True)], 1)
+            hidden = self.embed(draft)
+            full = (self.near(hidden) + 0.3 * self.far(hidden.cumsum(1))).argmax(-1)
+            n, base = 0, ids.shape[1]
+            while n < 3 and bool(draft[0, base + n] == full[0, base + n - 1]):
+                n += 1
+            ids = torch.cat([draft[:, : base + n], full[:, base + n - 1 : base + n]], 1)
+            accepted += n
+        return ids, accepted
+
+
+def test_the_tokens_that_are_accepted_are_bounded():
+    prompts = [(torch.randint(0, 12, (1, 4), generator=torch.Generator().manual_seed(k)),) for k in range(16)]
+    graph = check(Drafting().eval(), prompts, paths=2)
+    (site,) = [b.terminator for b in graph.blocks if isinstance(b.terminator, Return)]
+    assert [v.type.shape for v in site.values if isinstance(v.type, TensorType)] == [(1, 4 + 6 - 1 + 4)]
+
+
+def a_slice_as_long_as_what_grows(x, y, k):
+    total = y.new_zeros(())
+    while bool(total < k):
+        part = y[: x.shape[0]]
+        x = torch.cat([x, x[:1]])
+        total = total + part.shape[0] * 100 + part.sum()
+    return total, x
+
+
+def in_a_counted_loop(x, y, k):
+    total = y.new_zeros(())
+    for _ in range(int(k) % 20):
+        part = y[: x.shape[0]]
+        x = torch.cat([x, x[:1]])
+        total = total + part.shape[0] * 100 + part.sum()
+    return total, x
+
+
+def by_a_number_of_the_run(x, y, k):
+    total = y.new_zeros(())
+    while bool(total < k):
+        part = y[: x.shape[0]]
+        x = torch.cat([x, x[: int(total > 300) + 1]])
+        total = total + part.shape[0] * 100 + part.sum()
+    return total, x
+
+
+@pytest.mark.parametrize("program", [a_slice_as_long_as_what_grows, in_a_counted_loop, by_a_number_of_the_run], ids=lambda f: f.__name__)
+def test_a_slice_ends_where_its_tensor_does(program):
+    """Python's slices do: that the length which grows stays within is claimed only where the trips are proved."""
+    x, y = torch.arange(2.0), torch.arange(6.0)
+    check(program, [(x, y, torch.tensor(float(k))) for k in (1100, 0, 300, 700, 2700, 19, 4000)], paths=2, max_length=20)
+
+
+def test_a_test_at_the_head_is_no_longer_known_behind_the_loop():
+    def program(x, y):
+        n = 0
+        while n < 3 and bool(x[0, n] == y[0, n]):
+            n += 1
+        return n == 3, x[:, n : n + 3]
+
+    graph = stage(program, PAIRS[0], max_loop_trips=16)
+    assert [graph.interpret()(*pair)[0] for pair in PAIRS] == [program(*pair)[0] for pair in PAIRS]
+    assert any(program(*pair)[0] for pair in PAIRS)
