@@ -40,6 +40,7 @@ from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
 from dycl_tvm.frontend.trace.join.outgrown import Outgrown
+from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
 from dycl_tvm.frontend.trace.join.undecided import Choices
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
@@ -142,6 +143,7 @@ def _stage(
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
     generators, recursive, growing, tests = Generators(KINDS[device]), Recursive(), GrowingLists(), Tests(begin_anew)
+    lengths = SeveralLengths()
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))
@@ -176,6 +178,7 @@ def _stage(
             session.keep(recursive)
             session.keep(growing)
             session.keep(tests)
+            session.keep(lengths)
             session.get(Outgrown).ask = growing.outgrown
             session.get(Choices).choose, session.get(Choices).of_the_program = ifexp, is_rewritten
             entry = session.builder.entry
@@ -200,8 +203,8 @@ def _stage(
                 continue
             except UnsupportedError as refusal:
                 stood = growing.stand_ins.refused(refusal) or state.lists.stand_ins.refused(refusal)
-                if not stood and not state.unread.try_otherwise():
-                    raise growing.explained(state.lists.stand_ins.refusal or refusal) from None
+                if not stood and not state.unread.try_otherwise() and not lengths.try_otherwise(refusal):
+                    raise growing.explained(state.lists.stand_ins.refusal or lengths.refusal or refusal) from None
                 continue
             finally:
                 program.trampolines.restore()

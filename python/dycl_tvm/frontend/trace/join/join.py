@@ -41,6 +41,7 @@ from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, are_one_k
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
+from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
 from dycl_tvm.frontend.trace.join.undecided import are_truths, note_contents, undecided
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -295,10 +296,11 @@ class Join:
     def _join_tensors(self, found: list[TensorLeaf], what: Name) -> Any:
         first = found[0]
         if any(isinstance(c.obj, Grown) for c in found):
-            return self._join_grown(found, what)
+            return self._join_grown(found, what, dims_of([c.obj for c in found]))
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or len({marks_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
-            return self._poison(found, what)  # type: ignore[arg-type]
+            along = self.session.get(SeveralLengths).dimension(found, getattr(self.decision, "origin", None))
+            return self._poison(found, what) if along is None else self._join_grown(found, what, [along])  # type: ignore[arg-type]
         key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:
             same = all(c.value is first.value for c in found) and self._is_everywhere(first.value)
@@ -312,9 +314,9 @@ class Join:
             self._merge_memory(merged.storage_, found)
         return self._memo[key]
 
-    def _join_grown(self, found: list[TensorLeaf], what: Name) -> Any:
-        """Join tensors of which some have lengths of the run; where these differ, the joined length is a parameter."""
-        first, dims = found[0].obj, dims_of([c.obj for c in found])
+    def _join_grown(self, found: list[TensorLeaf], what: Name, dims: list[int]) -> Any:
+        """Join tensors that have several lengths along some dimensions, or lengths of the run; where these differ, that is a parameter."""
+        first = found[0].obj
         if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) or not is_alike(c.obj, first, dims) for c in found):
             return self._poison(found, what)  # type: ignore[arg-type]
         key = (tuple(self._among), *[id(c.obj) for c in found])
