@@ -179,3 +179,51 @@ def test_a_test_at_the_head_is_no_longer_known_behind_the_loop():
     graph = stage(program, PAIRS[0], max_loop_trips=16)
     assert [graph.interpret()(*pair)[0] for pair in PAIRS] == [program(*pair)[0] for pair in PAIRS]
     assert any(program(*pair)[0] for pair in PAIRS)
+
+
+def up_to_a_number_that_changes(x, y):
+    kept, i, n = x[:, :1], 0, 2
+    while i < n:
+        kept = torch.cat([kept, x[:, i : i + 1 + int(y[0, i])]], 1)
+        if y[0, i] == 0 and n < 7:
+            n = n + 2
+        i += 1
+    return kept
+
+
+def down_to_nothing(x, y):
+    kept, i = x[:, :1], int(y.sum())
+    while i > 0:
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1] + i], 1)
+        i -= 1
+    return kept, i
+
+
+def two_at_a_time(x, y):
+    kept, i = x[:, :1], 0
+    while i < int(y.sum()) and bool(kept.sum() < 4):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i += 2
+    return kept
+
+
+def in_an_inner_loop(x, y):
+    kept, i = x[:, :2], 0
+    while i < int(y.sum()):
+        k = 0
+        while k < i:
+            if x[0, k] > 0:
+                kept = torch.cat([kept[:, 1:], x[:, k : k + 1], y[:, k : k + 1]], 1)
+            k += 1
+        i += 1
+    return kept
+
+
+@pytest.mark.parametrize(
+    "program", [up_to_a_number_that_changes, down_to_nothing, two_at_a_time, in_an_inner_loop], ids=lambda f: f.__name__
+)
+def test_a_number_that_the_test_bounds_bounds_the_trips(program):
+    """So nobody has to say how long what the loop makes longer may get."""
+    check(program, PAIRS, paths=3)

@@ -41,7 +41,7 @@ from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
-from dycl_tvm.frontend.trace.values.intervals import bounds_in_trips
+from dycl_tvm.frontend.trace.values.intervals import Bounds, bounds_in_trips, trips_of
 from dycl_tvm.frontend.trace.values.number_tests import of_others
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -194,11 +194,13 @@ class Header:
         current().builder.jump(self.block, args)
         elements().enter(self.block.params, [self._args, args])
         for path, after in self._ints_back.items():
-            made, before = self._ints[path]
-            root, step = after.node.base if scalars.is_symbolic(after) else (None, 0)
-            made.node.bounds = bounds_in_trips(
-                scalars.bounds_of(before), scalars.bounds_of(after), step if root is made.node.value else None
-            )
+            self._ints[path][0].node.bounds = bounds_in_trips(*self._trips_of(path, after))
+
+    def _trips_of(self, path: Path, after: Any) -> tuple[Bounds | None, Bounds | None, int | None]:
+        """Return the bounds of an int before the loop and at the end of the body, and what each trip adds, if that is a constant."""
+        made, before = self._ints[path]
+        root, step = after.node.base if scalars.is_symbolic(after) else (None, 0)
+        return scalars.bounds_of(before), scalars.bounds_of(after), step if root is made.node.value else None
 
     def unchanged(self, path: Path, param: Value) -> Operand:
         """Return what a parameter is that was found nowhere."""
@@ -257,6 +259,7 @@ class Header:
             path for paths in self._backs.values() if len(paths) > 1 and any(p in self._renamed for p in paths) for path in paths
         )
         self._kinds.note_flags(self._flags, found)
+        self._varied.end_round()
         if known != self._known() or not self._identities.is_settled():
             return False
         if self._growth.found:
@@ -443,6 +446,7 @@ class Header:
                 found[path] = back.operand
                 if path in self._ints:
                     self._ints_back[path] = back.obj
+                    self._varied.count(trips_of(*self._trips_of(path, back.obj)))
                 if self._is_counted and isinstance(back.operand, Value):
                     self._compare_counted(path, name, back)
             elif not same_number(header, back):

@@ -166,10 +166,25 @@ class VariedState:
         #: Tensors that are as long as they may get, and by how much a trip made them longer; where one gets longer, the network ends
         #: with an error.
         self._bounded: dict[tuple[Any, ...], int] = {}
+        #: How many trips the loop makes at most, if a number that its test bounds tells: by the last round, and by the one at hand.
+        self._trips: int | None = None
+        self._counted: int | None = None
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
-        return (len(self.forms), sum(self._widened.values()), sum(form.contiguous for form in self.forms.values()))
+        trips = self._trips if self.forms else None
+        return (len(self.forms), sum(self._widened.values()), sum(form.contiguous for form in self.forms.values()), trips or 0)
+
+    def count(self, trips: int | None) -> None:
+        """Note how many trips the loop makes at most, by a number in it."""
+        self._counted = min((n for n in (trips, self._counted) if n is not None), default=None)
+
+    def end_round(self) -> None:
+        """Go on with what this round says of the trips; what an earlier one said is not so if the loop has turned out more general."""
+        if self._trips is not None and (self._counted is None or self._counted > self._trips):
+            self._bounded.clear()
+            self._widened.clear()
+        self._trips, self._counted = self._counted, None
 
     def notes(self, path: tuple[Any, ...], found: Sequence[Captured]) -> bool:
         """Note what tensors at the header and at the end of the body have in common; whether one can stand for them."""
@@ -220,7 +235,7 @@ class VariedState:
             return None
         given, known, more = current().limits.length, (self._loop.origin, path), form.most - before
         bound, widened = self._bound(before, more), self._widened.get(path, 0)
-        is_endless = widened > (_MOST_WIDENINGS if self._loop.trips is None else 0)
+        is_endless = widened > (_MOST_WIDENINGS if self._loop.trips is None and self._trips is None else 0)
         if bound is None or not (is_endless or known in self._endless or form.most >= (given or math.inf)):
             return None
         self._bounded[path] = more
@@ -232,7 +247,7 @@ class VariedState:
         given = current().limits.length
         if given is not None:
             return max(given, most)
-        trips = next((n for n in (self._loop.most, self._loop.trips, current().limits.loop_trips) if n is not None), None)
+        trips = next((n for n in (self._loop.most, self._loop.trips, self._trips, current().limits.loop_trips) if n is not None), None)
         return None if trips is None else most + more * trips
 
     def limit(self, path: tuple[Any, ...], back: TensorLeaf) -> None:

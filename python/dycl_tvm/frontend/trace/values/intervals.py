@@ -33,3 +33,13 @@ def bounds_in_trips(before: Bounds | None, after: Bounds | None, step: int | Non
         return None
     low, high = min(before[0], after[0]), max(before[1], after[1])
     return (before[0] if step is not None and step >= 0 else low), (before[1] if step is not None and step <= 0 else high)
+
+
+def trips_of(before: Bounds | None, after: Bounds | None, step: int | None) -> int | None:
+    """Return how many trips a loop makes at most in each of which a number gets larger, or smaller, by a constant; None if nothing tells.
+
+    The bounds are as :func:`bounds_in_trips` takes them.
+    """
+    if before is None or after is None or not step:
+        return None
+    return max((after[1] - before[0]) // step if step > 0 else (before[1] - after[0]) // -step, 0)
