@@ -226,4 +226,4 @@ def in_an_inner_loop(x, y):
 )
 def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     """So nobody has to say how long what the loop makes longer may get."""
-    check(program, PAIRS, paths=3, blocks=40)
+    check(program, PAIRS, paths=3, blocks=80)
