@@ -107,8 +107,48 @@ def test_methods_of_numbers_are_refused(method):
         stage(f, INTS[0])
 
 
-@pytest.mark.parametrize("op", [lambda k: k << 2, lambda k: 2 >> k, lambda k: k & 3, lambda k: ~k, lambda k: k ^ True])
-def test_bit_operations_are_refused(op):
+MASKS = [0, 1, 5, 6, 0b110110, 255, 2**40 - 1, 2**62, -1, -2, -6, -256]
+
+
+def test_bits_of_a_number_and_a_mask():
+    def f(n):
+        k = n.item()
+        masked = [(k & m, m & k, k | m, m | k, k ^ m, m ^ k) for m in MASKS]
+        return masked, ~k, [(k >> m) for m in (0, 1, 7, 62, 63, 200)], [(k << m) for m in (0, 1, 5)]
+
+    check(f, [(torch.tensor(v),) for v in (0, 1, -1, 37, -38, 2**40 + 3, -(2**40) - 5, 2**57 - 1, -(2**57))])
+
+
+def test_shifts_by_a_number():
+    def f(n):
+        k = n.item()
+        return 1 << k, -37 << k, 1000 >> k, -1000 >> k, (0b1011001 >> k) & 1
+
+    def caught(n):
+        try:
+            return 8 >> n.item()
+        except ValueError as error:
+            return str(error)
+
+    places = [(torch.tensor(v),) for v in (0, 1, 3, 11, 50, -1)]
+    check(f, places)
+    check(caught, places)
+
+
+def test_bits_of_truths():
+    def f(n):
+        b = (n > 0).item()
+        return b & 1, 3 | b, b ^ 1, b << 2, 5 >> b, b & True, ~b
+
+    check(f, INTS)
+
+
+def test_whether_a_float_is_whole():
+    check(lambda x: (x.item().is_integer(), (x * 2).item().is_integer()), [(torch.tensor(v),) for v in (0.5, 2.0, -3.5, 1e300, torch.inf)])
+
+
+@pytest.mark.parametrize("op", [lambda k: k & (k + 2), lambda k: (k / 2) ^ 1], ids=["of two numbers", "of a float"])
+def test_bit_operations_that_are_refused(op):
     def f(n):
         return op(n.item())
 

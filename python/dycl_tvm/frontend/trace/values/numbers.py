@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.bits import combined, shifted
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.forms import Form
@@ -29,6 +30,7 @@ from dycl_tvm.frontend.trace.values.number_tests import test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_quotient, note_sum
 from dycl_tvm.frontend.trace.values.raising import check, expected
+from dycl_tvm.hcfg.hostops import COMPARISONS
 from dycl_tvm.hcfg.nodes import Operand, Value
 from dycl_tvm.hcfg.types import BOOL, FLOAT, INT, ScalarType
 
@@ -158,9 +160,6 @@ def _kind(op: Operand) -> str:
         assert isinstance(op.type, ScalarType)
         return op.type.kind
     return "bool" if isinstance(op, bool) else "int" if isinstance(op, int) else "float"
-
-
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def emit(op: str, *args: Operand, type_: ScalarType, text: str | None = None) -> Any:
@@ -400,12 +399,27 @@ def _logical(op: str) -> Any:
     def method(self: Any, other: Any) -> Any:
         right = _operand(other)
         if right is None or _kind(right) != "bool" or self.node.kind != "bool":
-            return _refuse_bits(op)(self, other)
+            return _of_bits(op, self, other)
         made = emit(op, self.node.value, right, type_=BOOL)
         made.node.counted = counted_by(self) and counted_by(other, counted_by(self))
         return made
 
     return method
+
+
+def _of_bits(op: str, a: Any, b: Any) -> Any:
+    """Return a bit operation of two numbers, which Python has for ints and bools."""
+    if _operand(a) is None or _operand(b) is None:
+        return NotImplemented
+    if any(mixed_of(x) or _kind(operand_of(x)) == "float" for x in (a, b)):
+        raise UnsupportedError(f"the bit operation {op} on a number that may be a float", current().origin(), "convert it: int(x)")
+    a, b = convert(a, "int"), convert(b, "int")
+    return combined(op, a, b) if op in ("and", "or", "xor") else shifted(a, b, op == "lshift", _power_of_two)
+
+
+def _power_of_two(exponent: Any) -> Any:
+    check(truth_operand(exponent < 0), ValueError("negative shift count"), wanted=False)
+    return emit("pow", 2, operand_of(exponent), type_=INT)
 
 
 def _signed(op: str) -> Any:
@@ -449,30 +463,15 @@ def _guard_rounding(x: Any) -> None:
     _guard(_is_infinite(x.node.value), OverflowError, "cannot convert float infinity to integer")
 
 
-def _refuse_bits(name: str) -> Any:
-    def method(self: Any, other: Any = 0) -> Any:
-        if _operand(other) is None:
-            return NotImplemented
-        raise UnsupportedError(
-            f"the bit operation {name} on a number known only at run time",
-            current().origin(),
-            "use arithmetic (n % 4 for n & 3, n * 2 for n << 1)",
-        )
-
-    return method
-
-
 def _hash(self: Any) -> int:
     self.node._plain("a hashable number")
     raise AssertionError("unreachable")
 
 
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _METHODS: dict[str, Any] = {
-    **{
-        f"__{n}__": _binary(n, False)
-        for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge")
-    },
-    **{f"__r{n}__": _binary(n, True) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
+    **{f"__{n}__": _binary(n, False) for n in (*_ARITHMETIC, *COMPARISONS)},
+    **{f"__r{n}__": _binary(n, True) for n in _ARITHMETIC},
     **{f"__{r}{n}__": _logical(n) for n in ("and", "or", "xor") for r in ("", "r")},
     "__neg__": _signed("neg"),
     "__pos__": lambda self: wrap(as_int(self.node.value), self.node.decision) if self.node.kind == "bool" else self,
@@ -484,8 +483,10 @@ _METHODS: dict[str, Any] = {
     "__hash__": _hash,
     "__bool__": lambda self: self.node.bool_(),
 }
-for _name in ("lshift", "rshift", "rlshift", "rrshift", "invert"):
-    _METHODS[f"__{_name}__"] = _refuse_bits(_name)
+for _name in ("lshift", "rshift"):
+    _METHODS[f"__{_name}__"] = lambda self, other, op=_name: _of_bits(op, self, other)
+    _METHODS[f"__r{_name}__"] = lambda self, other, op=_name: _of_bits(op, other, self)
+_METHODS["__invert__"] = lambda self: _of_bits("xor", self, -1)
 _METHODS["__copy__"], _METHODS["__deepcopy__"] = lambda self: self, lambda self, _memo: self
 _METHODS["__divmod__"] = lambda self, other: NotImplemented if _operand(other) is None else (self // other, self % other)
 _METHODS["__rdivmod__"] = lambda self, other: NotImplemented if _operand(other) is None else (other // self, other % self)
@@ -502,10 +503,10 @@ def _refuse_method(name: str) -> Any:
 
 
 #: What Python's numbers have and torch's symbolic ones have otherwise, or not.
-for _name in ("as_integer_ratio", "bit_length", "bit_count", "to_bytes", "is_integer", "hex"):
+for _name in ("as_integer_ratio", "bit_length", "bit_count", "to_bytes", "hex"):
     _METHODS.setdefault(_name, _refuse_method(_name))
 _METHODS["conjugate"], _METHODS["real"] = lambda self: +self, property(lambda self: +self)
-_METHODS["imag"] = property(lambda self: 0.0 if self.node.kind == "float" else 0)
+_METHODS["is_integer"], _METHODS["imag"] = lambda self: self % 1 == 0, property(lambda self: 0.0 if self.node.kind == "float" else 0)
 
 HostInt: type = type("HostInt", (torch.SymInt,), {**_METHODS, "numerator": _METHODS["real"], "denominator": property(lambda self: 1)})
 HostFloat: type = type("HostFloat", (torch.SymFloat,), dict(_METHODS))
