@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from differential import check, stage
@@ -154,3 +156,20 @@ def test_bit_operations_that_are_refused(op):
 
     with pytest.raises(UnsupportedError, match="bit operation"):
         stage(f, INTS[0])
+
+
+def test_a_number_among_keys_and_values():
+    names = {0: "a", 1: "b", 2: 2}
+
+    def f(n):
+        k = n.item()
+        here = {"a": k, "b": 2, "c": n}
+        return (
+            k in names.keys(),
+            k not in OrderedDict(names).keys(),
+            2 in {"a": k, "b": 3}.values(),
+            k in {"p": 1, "q": 3}.values(),
+            2 in here.values(),
+        )
+
+    check(f, [(torch.tensor(v),) for v in (0, 1, 2, 3, -1)])

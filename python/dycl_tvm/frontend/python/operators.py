@@ -200,6 +200,11 @@ def _identical(a: Any, b: Any) -> Any:
     return are_one(a, b)
 
 
+#: What finds an item by its hash; and what compares one item after the other.
+_BY_HASH: Any = dict, set, frozenset, type({}.keys()), type(OrderedDict().keys())
+_IN_ORDER: Any = list, tuple, deque, range, type({}.values()), type(OrderedDict().values())
+
+
 def _contains(container: Any, x: Any) -> Any:
     if isinstance(container, torch.Tensor):
         known = isinstance(x, (torch.Tensor, int, float)) or scalars.is_symbolic(x)
@@ -207,16 +212,16 @@ def _contains(container: Any, x: Any) -> Any:
     method = special_method(container, "__contains__")
     if method is not None:
         return scalars.wrap(truth(method(x)))
-    if isinstance(container, (dict, set, frozenset)):  # found by hash: tensors by identity, numbers by value
+    if isinstance(container, _BY_HASH):  # tensors by identity, numbers by value
         if isinstance(x, torch.Tensor):
             return any(are_one(x, i) for i in container if isinstance(i, torch.Tensor))
         items: Any = [i for i in container if isinstance(i, (bool, int, float))]
         symbolic = scalars.is_symbolic(x)
-    elif isinstance(container, (list, tuple, deque, range)):
+    elif isinstance(container, _IN_ORDER):
         found = contained(container, x) if issubclass(type(container), KeptList) else None
         if found is not None:
             return found
-        items = container
+        items = list(container)
         symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
     else:
         return attempt(operator.contains, unpacked(container), x)
