@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-
 from collections import OrderedDict
 
 import pytest
