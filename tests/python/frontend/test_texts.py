@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import logging
 import warnings
+from typing import Any
 
 import pytest
 import torch
+from differential import check
 from torch import Tensor
 
 from dycl_tvm.errors import UnsupportedError
@@ -283,3 +285,25 @@ def test_what_is_known_is_a_text() -> None:
         return x, known, len(f"{known}!")
 
     assert stage(net, (ONES,)).interpret()(ONES)[1:] == net(ONES)[1:]
+
+
+def texts_of_a_truth(x: Tensor) -> tuple[Any, ...]:
+    f = bool(x.sum() > 0)
+    return f"{f}", str(f), f"{f!r:>7}", f"{f:d}", "%s" % f, "%d" % f, "{} {}".format(f, 1), len(str(f)), repr(f)  # noqa: UP031, UP032
+
+
+def a_truth_names_an_item(x: Tensor) -> Tensor:
+    f = bool(x.sum() > 0)
+    return {"True": x * 2, "False": x}[str(f)] + (1 if f"{f}" == "True" else 2)
+
+
+def keys_of_truths(x: Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for i in range(3):
+        found[f"positive={bool(x[i] > 0)}"] = x[i]
+    return found
+
+
+@pytest.mark.parametrize("net", [texts_of_a_truth, a_truth_names_an_item, keys_of_truths])
+def test_the_text_of_a_truth_parts_the_paths(net) -> None:
+    check(net, [(torch.tensor(v),) for v in ([1.0, 2, -1], [-1.0, -2, -3], [1.0, -1, -1], [-5.0, 1, 1])], paths=2)

@@ -88,13 +88,27 @@ def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
     if number is not None and not current().decisions.chosen_by_tests():
         return Text((number,), True, current().decisions.choice())
     shown_as = value if number is not None else _shown_as(value)
+    if shown_as is not value and _is_truth(value) and _takes(value, conversion, spec):
+        return (
+            _format(value, conversion, spec) if current().decisions.chosen_by_tests() else _unknown(shown_as, current().decisions.choice())
+        )
     if shown_as is value or not _takes(value, conversion, spec):
         return _format(value, conversion, spec)
-    return Text((repr(shown_as),), False, _Asked(value, conversion, spec))
+    return _unknown(shown_as, _Asked(value, conversion, spec))
+
+
+def _unknown(shown_as: Any, decision: Any) -> Text:
+    return Text((repr(shown_as),), False, decision)
+
+
+def _is_truth(value: Any) -> bool:
+    return scalars.is_symbolic(value) and value.node.kind == "bool" and not scalars.mixed_of(value)
 
 
 def _format(value: Any, conversion: int, spec: str) -> Any:
-    """Make a text as an f-string does, with methods of the program's objects."""
+    """Make a text as an f-string does, with methods of the program's objects; that of a truth parts the paths, as a test of it does."""
+    if _is_truth(value):
+        value = bool(value)
     return attempt(format, value if conversion == -1 else attempt(_CONVERSIONS[conversion], value), spec)
 
 
