@@ -45,7 +45,7 @@ from dycl_tvm.frontend.python.source.ownership import code_of, with_code
 from dycl_tvm.frontend.trace.clock import OwnValue
 from dycl_tvm.frontend.trace.heap.places import MUTABLE, in_slots, space_of
 from dycl_tvm.frontend.trace.join.poison import Poison, is_unbound, use
-from dycl_tvm.frontend.trace.join.texts import Text, matching
+from dycl_tvm.frontend.trace.join.texts import Text, matching, text_of
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -219,6 +219,8 @@ def _round(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _repr(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``repr(x)``: what an object says of itself may have values in it that are known only at run time."""
+    if len(args) == 1 and not kwargs and scalars.is_symbolic(args[0]):
+        return text_of(args[0], ord("r"))
     method = special_method(args[0], "__repr__") if len(args) == 1 and not kwargs else None
     made = callee(*args, **kwargs) if method is None else method()
     return made if isinstance(made, (str, Text)) else callee(*args)  # which says what is wrong with it
