@@ -123,10 +123,14 @@ def test_random_programs(choices, tmp_path_factory):
 
 
 def test_most_programs_are_accepted(tmp_path):
-    before = dict(counts)
-    for seed in range(25):
-        rng = random.Random(seed)
-        run_one(Generator(rng.randrange).program(), tmp_path)
-    programs, refused = (counts[k] - before[k] for k in ("programs", "refused"))
-    print(f"{refused} of {programs} programs refused, {counts['runs'] - before['runs']} runs compared")
+    """These are staged only: that programs do what they do in eager is shown above."""
+    programs, refused = 12, 0
+    for seed in range(programs):
+        net = load(Generator(random.Random(seed).randrange).program(), tmp_path).Net().eval()
+        try:
+            stage(net, (torch.randn(1, 4), torch.randn(1, 4)), max_paths=MAX_PATHS)
+        except UnsupportedError as error:
+            refused += 1
+            assert isinstance(error, PathExplosionError) or any(a in str(error) for a in ALLOWED), str(error)
+    print(f"{refused} of {programs} programs refused")
     assert refused <= 0.35 * programs
