@@ -88,13 +88,12 @@ def text_of(value: Any, conversion: int = -1, spec: Any = "") -> Any:
     if number is not None and not current().decisions.chosen_by_tests():
         return Text((number,), True, current().decisions.choice())
     shown_as = value if number is not None else _shown_as(value)
-    if shown_as is not value and _is_truth(value) and _takes(value, conversion, spec):
-        return (
-            _format(value, conversion, spec) if current().decisions.chosen_by_tests() else _unknown(shown_as, current().decisions.choice())
-        )
     if shown_as is value or not _takes(value, conversion, spec):
         return _format(value, conversion, spec)
-    return _unknown(shown_as, _Asked(value, conversion, spec))
+    if not _is_truth(value):
+        return _unknown(shown_as, _Asked(value, conversion, spec))
+    chosen = current().decisions.chosen_by_tests()
+    return _format(value, conversion, spec) if chosen else _unknown(shown_as, current().decisions.choice())
 
 
 def _unknown(shown_as: Any, decision: Any) -> Text:
