@@ -227,3 +227,26 @@ def in_an_inner_loop(x, y):
 def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     """So nobody has to say how long what the loop makes longer may get."""
     check(program, PAIRS, paths=3, blocks=80)
+
+
+def from_just_before_the_front(x, y):
+    n = int((y > 0).sum()) - 1
+    return x[:, n:], x[:, :n], x[0, n:], n
+
+
+def from_either_side(x, y):
+    n = int((y > 0).sum()) - 3
+    return x[:, n:], x[:, n : n + 2], x[:, 1:n], x[:, n:-1], x[:, -n:]
+
+
+def down_by_twos(x, y):
+    i = 9
+    while i > int((y > 0).sum()):
+        i -= 2
+    return x[:, i:], x[:, :i]
+
+
+@pytest.mark.parametrize("program", [from_just_before_the_front, from_either_side, down_by_twos], ids=lambda f: f.__name__)
+def test_a_slice_from_a_number_that_may_be_negative(program):
+    """What is not negative is no place near the end: a buffer as long as from there on would cut the slice off."""
+    check(program, PAIRS)

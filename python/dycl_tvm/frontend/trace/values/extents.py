@@ -157,7 +157,8 @@ def _place(bound: Any, length: Any) -> Any:
     if least < 0:
         wrapped = bound + length
         bound = wrapped if most < 0 else scalars.select(bound < 0, wrapped, bound)
-        ends = (least + longest[0], most + longest[1] if most < 0 else max(most, longest[1] - 1))
+        # one that may be either is between 0 and `most`, or that far from the end
+        ends = (least + longest[0], most + longest[1]) if most < 0 else (min(least + longest[0], 0), max(most, longest[1] - 1))
         bound = _bounded(bound, *ends)
     return least_of(largest_of(bound, 0), length)
 
