@@ -221,8 +221,77 @@ def in_an_inner_loop(x, y):
     return kept
 
 
+def by_one_step_or_another(x, y):
+    kept, i = x[:, :1], 0
+    while i < int((y > 0).sum()):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i += 1 if y[0, i] > 0 else 2
+    return kept, i
+
+
+def with_an_extra_step(x, y):
+    kept, i = x[:, :1], 0
+    while i < int((y > 0).sum()):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+            if y[0, i] > 0:
+                i += 2
+                continue
+        i += 1
+    return kept, i
+
+
+def _next(i, t):
+    if t[0, i] > 0:
+        return i + 1
+    return i + 2
+
+
+def by_a_function(x, y):
+    kept, i = x[:, :1], 0
+    while i < int((y > 0).sum()):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i = _next(i, y)
+    return kept, i
+
+
+def moved_on_by_an_inner_loop(x, y):
+    kept, i = x[:, :1], 0
+    while i < int((y > 0).sum()):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i += 1
+        while i < 8 and bool(x[0, i] == 0):
+            i += 1
+    return kept, i
+
+
+def perhaps_not_at_all(x, y):
+    kept, i, k = x[:, :1], 0, 0
+    while i < int((y > 0).sum()) and k < 9:
+        if x[0, k] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+            i += 1
+        k += 1
+    return kept, i
+
+
 @pytest.mark.parametrize(
-    "program", [up_to_a_number_that_changes, down_to_nothing, two_at_a_time, in_an_inner_loop], ids=lambda f: f.__name__
+    "program",
+    [
+        up_to_a_number_that_changes,
+        down_to_nothing,
+        two_at_a_time,
+        in_an_inner_loop,
+        by_one_step_or_another,
+        with_an_extra_step,
+        by_a_function,
+        moved_on_by_an_inner_loop,
+        perhaps_not_at_all,
+    ],
+    ids=lambda f: f.__name__,
 )
 def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     """So nobody has to say how long what the loop makes longer may get."""

@@ -275,7 +275,7 @@ def test_right(program):
     check(program, INPUTS)
 
 
-@pytest.mark.parametrize(("program", "loops"), [(one_by_one, 2), (in_loops, 1)])
+@pytest.mark.parametrize(("program", "loops"), [(one_by_one, 2), (in_loops, 2)])
 def test_rolled(program, loops):
     assert sum(b.name.startswith("loop") for b in stage(program, INPUTS[0]).blocks) == loops
 

@@ -39,9 +39,10 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.join.varied import VariedState, one_for_both
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.advances import Advance, advance_of
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
-from dycl_tvm.frontend.trace.values.intervals import Bounds, bounds_in_trips, trips_of
+from dycl_tvm.frontend.trace.values.intervals import bounds_in_trips, trips_of
 from dycl_tvm.frontend.trace.values.number_tests import of_others
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -194,13 +195,16 @@ class Header:
         current().builder.jump(self.block, args)
         elements().enter(self.block.params, [self._args, args])
         for path, after in self._ints_back.items():
-            self._ints[path][0].node.bounds = bounds_in_trips(*self._trips_of(path, after))
+            (made, before), trip = self._ints[path], self._trip_of(path, after)
+            made.node.bounds = bounds_in_trips(scalars.bounds_of(before), scalars.bounds_of(after), trip.rises, trip.falls)
+            of_entry = advance_of(before)
+            if of_entry is not None and (trip.rises or trip.falls):
+                made.node.advance = of_entry.plus(0 if trip.rises else None, 0 if trip.falls else None)
 
-    def _trips_of(self, path: Path, after: Any) -> tuple[Bounds | None, Bounds | None, int | None]:
-        """Return the bounds of an int before the loop and at the end of the body, and what each trip adds, if that is a constant."""
-        made, before = self._ints[path]
-        root, step = after.node.base if scalars.is_symbolic(after) else (None, 0)
-        return scalars.bounds_of(before), scalars.bounds_of(after), step if root is made.node.value else None
+    def _trip_of(self, path: Path, after: Any) -> Advance:
+        """Return by how much a trip makes an int larger."""
+        root, found = self._ints[path][0].node.value, advance_of(after)
+        return found if found is not None and found.root is root else Advance(root, None, None)
 
     def unchanged(self, path: Path, param: Value) -> Operand:
         """Return what a parameter is that was found nowhere."""
@@ -446,7 +450,8 @@ class Header:
                 found[path] = back.operand
                 if path in self._ints:
                     self._ints_back[path] = back.obj
-                    self._varied.count(trips_of(*self._trips_of(path, back.obj)))
+                    before, trip = self._ints[path][1], self._trip_of(path, back.obj)
+                    self._varied.count(trips_of(scalars.bounds_of(before), scalars.bounds_of(back.obj), trip.least, trip.most))
                 if self._is_counted and isinstance(back.operand, Value):
                     self._compare_counted(path, name, back)
             elif not same_number(header, back):

@@ -45,6 +45,7 @@ from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
 from dycl_tvm.frontend.trace.join.undecided import are_truths, note_contents, undecided
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
+from dycl_tvm.frontend.trace.values.advances import one_advance
 from dycl_tvm.frontend.trace.values.aligned import dims_of, extent_at
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, is_alike, number, rank_of
@@ -275,10 +276,11 @@ class Join:
         kind = kinds.pop()
         lengths = {scalars.length_of(c.obj) for c in found}
         made = scalars.wrap(self.phi(scalars.ScalarType(kind), [c.operand for c in found], what.variable), self.decision)  # type: ignore[arg-type]
+        made.node.advance = one_advance([c.obj for c in found]) if kind == "int" else None
         if len(lengths) == 1 and isinstance(length := lengths.pop(), Length):
             return scalars.grown(made, length)
         bounds = [scalars.bounds_of(c.obj) for c in found]
-        if any(isinstance(length, Length) for length in lengths) and None not in bounds:
+        if kind == "int" and None not in bounds:
             made.node.bounds = min(b[0] for b in bounds), max(b[1] for b in bounds)  # type: ignore[index]  # none is None
         return made
 

@@ -24,22 +24,23 @@ def bounds_after(op: str, of_a: Bounds | None, of_b: Bounds | None, b: Any) -> B
     return (min(corners), max(corners))
 
 
-def bounds_in_trips(before: Bounds | None, after: Bounds | None, step: int | None) -> Bounds | None:
+def bounds_in_trips(before: Bounds | None, after: Bounds | None, rises: bool, falls: bool) -> Bounds | None:
     """Return the bounds of a number at a loop's header: before the loop, and after any trip, of which no other bounds were assumed.
 
-    ``step`` is what each trip adds, if that is a constant.
+    ``rises`` and ``falls`` say that no trip makes the number smaller, or larger.
     """
     if before is None or after is None:
         return None
-    low, high = min(before[0], after[0]), max(before[1], after[1])
-    return (before[0] if step is not None and step >= 0 else low), (before[1] if step is not None and step <= 0 else high)
+    return before[0] if rises else min(before[0], after[0]), before[1] if falls else max(before[1], after[1])
 
 
-def trips_of(before: Bounds | None, after: Bounds | None, step: int | None) -> int | None:
-    """Return how many trips a loop makes at most in each of which a number gets larger, or smaller, by a constant; None if nothing tells.
+def trips_of(before: Bounds | None, after: Bounds | None, least: int | None, most: int | None) -> int | None:
+    """Return how many trips a loop makes at most in each of which a number gets larger, or smaller; None if nothing tells.
 
-    The bounds are as :func:`bounds_in_trips` takes them.
+    ``least`` and ``most`` are what a trip adds to it; the bounds are as :func:`bounds_in_trips` takes them.
     """
-    if before is None or after is None or not step:
+    if before is None or after is None:
         return None
-    return max((after[1] - before[0]) // step if step > 0 else (before[1] - after[0]) // -step, 0)
+    if least is not None and least > 0:
+        return max((after[1] - before[0]) // least, 0)
+    return max((before[1] - after[0]) // -most, 0) if most is not None and most < 0 else None

@@ -19,6 +19,7 @@ import torch
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current, staging
+from dycl_tvm.frontend.trace.values.advances import Advance, note_step
 from dycl_tvm.frontend.trace.values.bits import combined, shifted
 from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
@@ -66,6 +67,7 @@ class Node:
         self.length: Length | None = None
         self.base: tuple[Any, int] = (value, 0)
         self.form: Form | None = None
+        self.advance: Advance | None = None
         self.counted: Any = None
         self.test: Any = None
 
@@ -297,9 +299,7 @@ def _binary(op: str, swapped: bool) -> Any:
                 note_product(result, self, other)
             if op == "floordiv" and is_symbolic(other):
                 note_quotient(result, first, second)
-            if type(other) is int and self.node.kind == "int" and (op == "add" or (op == "sub" and not swapped)):
-                base, more = self.node.base
-                result.node.base = (base, more + (other if op == "add" else -other))
+            note_step(result, op, first, second)
             if affine is None and (plain := note_sum(result, op, first, second)) is not None:
                 return plain
         if affine is not None:
