@@ -144,6 +144,8 @@ def _holds(physical: Sequence[int], shape: Sequence[int]) -> bool:
 def measure(folder: Path, threads: int) -> dict[str, Any]:
     """Return the kernels of one network and its sub-DNNs, each with time, operations and bytes."""
     torch.set_num_threads(1)
+    # Kernels alone read what happens to lie in the arena, denormal numbers among it; threads take this setting over.
+    torch.set_flush_denormal(True)
     model = torch.load(folder / "model.pt", weights_only=False)
     with (folder / "data.pickle").open("rb") as file:
         inputs = tuple(map(torch.from_numpy, pickle.load(file)["inputs"][0]))
