@@ -111,6 +111,29 @@ def test_in_many_trips(program):
     check(program, INPUTS, paths=3, blocks=400)
 
 
+def in_a_list(x, s):
+    kept = []
+    for i in range(MANY):
+        if s[i] > 0:
+            kept.append(x[i])
+    return torch.stack(kept) if kept else x[:0]
+
+
+def rows_and_their_numbers(x, s):
+    kept, numbers = x[:1], []
+    for i in range(MANY):
+        if s[i] > 0:
+            kept = torch.cat([kept, x[i : i + 1]])
+            numbers.append(i)
+    return kept, torch.tensor(numbers) if numbers else torch.zeros(0, dtype=torch.long), len(numbers)
+
+
+@pytest.mark.parametrize("program", [in_a_list, rows_and_their_numbers], ids=lambda f: f.__name__)
+def test_lists_that_are_longer_on_some_paths(program):
+    """Paths cannot meet at the end of such a trip, so the trips of a long loop are one, and the list is the rows of a tensor."""
+    check(program, INPUTS, paths=3, blocks=40)
+
+
 def in_a_loop_of_the_run(x, s):
     kept, i = x[:1], 0
     while i < int((s > -2).sum()):

@@ -87,13 +87,14 @@ class For(Loop):
             return
         unrolled = self._loop.begin_counted() if type(items) is range else 0
         self._variables, self._start = self._own(variables), current().builder.cursor
+        is_long = type(items) is range and len(items) >= FEWEST_TRIPS and not self._yields
         for number, item in enumerate(iterate(items)):
             if self._dead:
                 break
             self.restore = False
-            may_roll = type(items) is range and len(items) >= FEWEST_TRIPS and number - unrolled in (0, 1) and not self._yields
+            may_roll = is_long and number - unrolled in (0, 1)
             self._left = items[number:] if may_roll else range(0)
-            self._note_parting(number)
+            self._note_parting(number, is_long)
             if self._loop.meets and not self._yields:
                 self._begin_trip(self._variables)
                 self._again = True
@@ -118,15 +119,20 @@ class For(Loop):
                 return
         self.completed = not self._dead
 
-    def _note_parting(self, number: int) -> None:
-        """Let paths that part in trips meet at the end of each, once a trip is recorded on several that have parted in those before it."""
+    def _note_parting(self, number: int, is_long: bool) -> None:
+        """Let paths that part in trips meet at the end of each, once a trip is recorded on several that have parted in those before it.
+
+        Where they cannot (a list is longer on some of them), the trips of a long loop are tried as one.
+        """
         self._answers += self._parting_answers()
         self._start = current().builder.cursor
         if self._answers:
             ways = self._loop.ways.setdefault(number, set())
             ways.add(tuple(self._answers))
-            if len(ways) == _MOST_WAYS and not (self._yields or self.advanced):
+            if len(ways) >= _MOST_WAYS and not (self._yields or self.advanced):
                 current().decisions.meet_in_trips(self._loop)
+                if is_long and self._loop.meets is False:
+                    current().decisions.roll_at_once(self._loop)
 
     def _should_roll(self, departures: int, goes_on: bool) -> bool:
         if not self._left or self.advanced or not (goes_on or self._continues):
