@@ -11,7 +11,7 @@ from dycl_tvm.frontend.python.flow.exits import exits, is_users, origin_of
 from dycl_tvm.frontend.python.program import Program
 from dycl_tvm.frontend.trace.clock import clock
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow, Dead, ForkRequired
-from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
+from dycl_tvm.frontend.trace.join.lengths_by_path import LengthsByPath
 from dycl_tvm.frontend.trace.record import Event
 from dycl_tvm.frontend.trace.session import Session
 from dycl_tvm.frontend.trace.values.blame import is_of_program
@@ -45,7 +45,7 @@ class Exploration:
             if runs > self._session.limits.runs:
                 self._explode()
             self._run_once(decisions.pending.pop())
-            if self._session.get(SeveralLengths).part_too_often(decisions.forks):
+            if self._session.get(LengthsByPath).part_too_often(decisions.forks):
                 raise Again
 
     def _run_once(self, prefix: list[Event]) -> None:

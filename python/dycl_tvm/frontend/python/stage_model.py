@@ -39,8 +39,8 @@ from dycl_tvm.frontend.trace.alike_results import number_alike
 from dycl_tvm.frontend.trace.budget import Budget
 from dycl_tvm.frontend.trace.control_flow import Again, ControlFlow
 from dycl_tvm.frontend.trace.heap.reach import reach
+from dycl_tvm.frontend.trace.join.lengths_by_path import LengthsByPath
 from dycl_tvm.frontend.trace.join.outgrown import Outgrown
-from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
 from dycl_tvm.frontend.trace.join.undecided import Choices
 from dycl_tvm.frontend.trace.limits import MAX_MEMORY, MAX_RECURSION, MAX_ROUNDS, MAX_RUNS, MAX_SECONDS, Limits
 from dycl_tvm.frontend.trace.modes import no_new_threads
@@ -143,7 +143,7 @@ def _stage(
     budget = Budget(limits, current_origin)
     reached = reach([("", model)], is_library, code_of).complete()
     generators, recursive, growing, tests = Generators(KINDS[device]), Recursive(), GrowingLists(), Tests(begin_anew)
-    lengths = SeveralLengths()
+    lengths = LengthsByPath()
 
     def stand_in(x: Any) -> Any:
         return twin_of_generator(x, generators) if isinstance(x, torch.Generator) else seal(twin(x))

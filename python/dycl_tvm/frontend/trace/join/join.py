@@ -38,10 +38,10 @@ from dycl_tvm.frontend.trace.join.captured import (
     same_structure,
 )
 from dycl_tvm.frontend.trace.join.kinds import Groups, OneOf, Settled, are_one_kind, by_kind, is_older, placeholder, renewed
+from dycl_tvm.frontend.trace.join.lengths_by_path import LengthsByPath
 from dycl_tvm.frontend.trace.join.mismatch import Mismatches, Name, label_of, sides_of, sides_of_contents, verb_of
 from dycl_tvm.frontend.trace.join.outgrown import outgrown
 from dycl_tvm.frontend.trace.join.poison import Poison, Why, filled, may_be_unset, of_poison
-from dycl_tvm.frontend.trace.join.several_lengths import SeveralLengths
 from dycl_tvm.frontend.trace.join.undecided import are_truths, note_contents, undecided
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -301,7 +301,7 @@ class Join:
             return self._join_grown(found, what, dims_of([c.obj for c in found]))
         types_ = {tensor_type(c.obj) for c in found}
         if len(types_) > 1 or len({marks_of(c.obj) for c in found}) > 1 or any(isinstance(c.value, Stale) for c in found):
-            along = self.session.get(SeveralLengths).dimension(found, getattr(self.decision, "origin", None))
+            along = self.session.get(LengthsByPath).dimension(found, getattr(self.decision, "origin", None))
             return self._poison(found, what) if along is None else self._join_grown(found, what, [along])  # type: ignore[arg-type]
         key = (tuple(self._among), *[id(c.obj) for c in found])
         if key not in self._memo:

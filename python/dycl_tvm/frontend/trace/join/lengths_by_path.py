@@ -20,7 +20,7 @@ from dycl_tvm.hcfg.nodes import Origin
 _MOST_FORKS = 16
 
 
-class SeveralLengths:
+class LengthsByPath:
     """The places of a program at which tensors of several lengths meet, and whether they do as one.
 
     Attributes
