@@ -238,10 +238,10 @@ def test_source_that_cannot_be_found():
 
 def test_too_many_forks_name_the_if():
     def f(x):
-        out = []
+        out = {}
         for _ in range(12):
             if x.sum() > 0:
-                out.append(x)
+                out[len(out)] = x
             x = x * 0.9
         return out
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.frontend.trace.session import current
-from dycl_tvm.frontend.trace.values.blame import of_program
 
 
 def combined(op: str, a: Any, b: Any) -> Any:
@@ -44,9 +43,7 @@ def _ones(mask: int) -> Iterator[tuple[int, int]]:
 
 
 def shifted(number: Any, by: Any, left: bool, power: Callable[[Any], Any]) -> Any:
-    """Return ``number << by`` or ``number >> by``; ``power`` gives a power of two by a number of the run, or Python's error."""
-    if type(by) is int and by < 0:
-        raise of_program(ValueError("negative shift count"))
+    """Return ``number << by`` or ``number >> by``, of no negative number; ``power`` gives a power of two by a number of the run."""
     if type(by) is int and not left and by > 62:
         return number // 2**62 // 2
     factor = 2**by if type(by) is int else power(by)

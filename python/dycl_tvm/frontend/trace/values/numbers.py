@@ -414,12 +414,10 @@ def _of_bits(op: str, a: Any, b: Any) -> Any:
     if any(mixed_of(x) or _kind(operand_of(x)) == "float" for x in (a, b)):
         raise UnsupportedError(f"the bit operation {op} on a number that may be a float", current().origin(), "convert it: int(x)")
     a, b = convert(a, "int"), convert(b, "int")
-    return combined(op, a, b) if op in ("and", "or", "xor") else shifted(a, b, op == "lshift", _power_of_two)
-
-
-def _power_of_two(exponent: Any) -> Any:
-    check(truth_operand(exponent < 0), ValueError("negative shift count"), wanted=False)
-    return emit("pow", 2, operand_of(exponent), type_=INT)
+    if op in ("and", "or", "xor"):
+        return combined(op, a, b)
+    check(truth_operand(b < 0), ValueError("negative shift count"), wanted=False)
+    return shifted(a, b, op == "lshift", lambda exponent: emit("pow", 2, operand_of(exponent), type_=INT))
 
 
 def _signed(op: str) -> Any:
