@@ -222,7 +222,7 @@ def _contains(container: Any, x: Any) -> Any:
         if found is not None:
             return found
         items = list(container)
-        symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *container))
+        symbolic = any(scalars.is_symbolic(i) or isinstance(i, (torch.Tensor, Poison)) for i in (x, *items))
     else:
         return attempt(operator.contains, unpacked(container), x)
     if not symbolic:

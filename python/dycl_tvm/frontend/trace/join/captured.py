@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union, cast
 
@@ -20,8 +20,9 @@ from dycl_tvm.frontend.trace.heap.places import MUTABLE, Contents, Place, attrib
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import Grown
+from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Affine, Counter, Learned, Length
-from dycl_tvm.frontend.trace.values.storage import Stale
+from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
 from dycl_tvm.frontend.trace.values.tensors import memory_of, peek
 from dycl_tvm.hcfg.nodes import Block, Operand, Value
 
@@ -40,6 +41,15 @@ class TensorLeaf:
     obj: torch.Tensor
     value: Value
     settled: Grown | None = None
+
+
+def differing_dimension(found: Sequence[TensorLeaf]) -> int | None:
+    """Return the one dimension along which tensors of fixed shapes differ, if they are alike in all else, and can be read."""
+    if any(isinstance(c.value, Stale) or any(marks_of(c.obj)) for c in found):
+        return None
+    types_ = [tensor_type(c.obj) for c in found]
+    differing = [d for d, sizes in enumerate(zip(*[t.shape for t in types_])) if len(set(sizes)) > 1]
+    return differing[0] if len(differing) == 1 and len({(t.dtype, len(t.shape)) for t in types_}) == 1 else None
 
 
 @dataclass

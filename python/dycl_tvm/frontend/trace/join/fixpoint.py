@@ -39,10 +39,10 @@ from dycl_tvm.frontend.trace.join.poison import Poison, Why, count_unset, filled
 from dycl_tvm.frontend.trace.join.varied import VariedState, one_for_both
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
-from dycl_tvm.frontend.trace.values.advances import Advance, advance_of
+from dycl_tvm.frontend.trace.values.advances import Advance, advance_of, bounds_in_trips, trips_of
 from dycl_tvm.frontend.trace.values.elements import elements
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type
-from dycl_tvm.frontend.trace.values.intervals import bounds_in_trips, trips_of
+from dycl_tvm.frontend.trace.values.intervals import Bounds
 from dycl_tvm.frontend.trace.values.number_tests import of_others
 from dycl_tvm.frontend.trace.values.storage import Stale, Storage, may_be_one
 from dycl_tvm.frontend.trace.values.tensors import storage_of
@@ -195,16 +195,17 @@ class Header:
         current().builder.jump(self.block, args)
         elements().enter(self.block.params, [self._args, args])
         for path, after in self._ints_back.items():
-            (made, before), trip = self._ints[path], self._trip_of(path, after)
-            made.node.bounds = bounds_in_trips(scalars.bounds_of(before), scalars.bounds_of(after), trip.rises, trip.falls)
+            (made, before), ends = self._ints[path], self._ends_of_trip(path, after)
+            made.node.bounds, trip = bounds_in_trips(*ends), ends[-1]
             of_entry = advance_of(before)
             if of_entry is not None and (trip.rises or trip.falls):
                 made.node.advance = of_entry.plus(0 if trip.rises else None, 0 if trip.falls else None)
 
-    def _trip_of(self, path: Path, after: Any) -> Advance:
-        """Return by how much a trip makes an int larger."""
-        root, found = self._ints[path][0].node.value, advance_of(after)
-        return found if found is not None and found.root is root else Advance(root, None, None)
+    def _ends_of_trip(self, path: Path, after: Any) -> tuple[Bounds | None, Bounds | None, Advance]:
+        """Return the bounds of an int before the loop and after a trip, and by how much the trip makes it larger."""
+        (made, before), found = self._ints[path], advance_of(after)
+        trip = found if found is not None and found.root is made.node.value else Advance(made.node.value, None, None)
+        return scalars.bounds_of(before), scalars.bounds_of(after), trip
 
     def unchanged(self, path: Path, param: Value) -> Operand:
         """Return what a parameter is that was found nowhere."""
@@ -450,8 +451,7 @@ class Header:
                 found[path] = back.operand
                 if path in self._ints:
                     self._ints_back[path] = back.obj
-                    before, trip = self._ints[path][1], self._trip_of(path, back.obj)
-                    self._varied.count(trips_of(scalars.bounds_of(before), scalars.bounds_of(back.obj), trip.least, trip.most))
+                    self._varied.count(trips_of(*self._ends_of_trip(path, back.obj)))
                 if self._is_counted and isinstance(back.operand, Value):
                     self._compare_counted(path, name, back)
             elif not same_number(header, back):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLeaf
+from dycl_tvm.frontend.trace.join.captured import Captured, NumberLeaf, TensorLeaf, differing_dimension
 from dycl_tvm.frontend.trace.join.trips import Broken, most_trips
 from dycl_tvm.frontend.trace.session import current
 from dycl_tvm.frontend.trace.values import numbers as scalars
@@ -157,16 +157,11 @@ class Growth:
         if self._failed or path in self._not_steady:
             return False
         if isinstance(header, TensorLeaf) and isinstance(back, TensorLeaf):
-            if any(isinstance(c.obj, Grown) or isinstance(c.value, Stale) for c in (header, back)):
+            if isinstance(header.obj, Grown) or isinstance(back.obj, Grown) or (along := differing_dimension([header, back])) is None:
                 return False
-            here, there = tensor_type(header.obj), tensor_type(back.obj)
-            longer = [d for d, (n, m) in enumerate(zip(here.shape, there.shape)) if n != m]
-            marked = any(marks_of(header.obj)) or any(marks_of(back.obj))
-            if here.dtype != there.dtype or len(here.shape) != len(there.shape) or len(longer) != 1 or marked:
-                return False
-            step = there.shape[longer[0]] - here.shape[longer[0]]
+            step = tensor_type(back.obj).shape[along] - tensor_type(header.obj).shape[along]
             if step > 0:
-                self._tensors[path] = (longer[0], step)
+                self._tensors[path] = (along, step)
             return step > 0
         if (self._tensors or self._loop.counts) and isinstance(header, NumberLeaf) and isinstance(back, NumberLeaf):
             if type(header.operand) is int and type(back.operand) is int and header.operand != back.operand:

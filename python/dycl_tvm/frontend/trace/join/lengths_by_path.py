@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dycl_tvm.errors import UnsupportedError
-from dycl_tvm.frontend.trace.join.captured import TensorLeaf
-from dycl_tvm.frontend.trace.values.layouts import marks_of
-from dycl_tvm.frontend.trace.values.storage import Stale, tensor_type
+from dycl_tvm.frontend.trace.join.captured import TensorLeaf, differing_dimension
 from dycl_tvm.hcfg.nodes import Origin
 
 #: If paths part so often at one place, they meet.
@@ -37,13 +35,10 @@ class LengthsByPath:
 
     def dimension(self, found: Sequence[TensorLeaf], place: Origin | None) -> int | None:
         """Return the dimension along which tensors differ that meet at a place, if one can stand for them there."""
-        types = [tensor_type(c.obj) for c in found]
-        differing = {d for t in types for d, (n, m) in enumerate(zip(t.shape, types[0].shape)) if n != m}
-        alike = len({(t.dtype, len(t.shape)) for t in types}) == 1 and len(differing) == 1
-        if not alike or any(any(marks_of(c.obj)) or isinstance(c.value, Stale) for c in found):
-            return None
-        self._met.add(place)
-        return differing.pop() if place in self._joined else None
+        along = differing_dimension(found)
+        if along is not None:
+            self._met.add(place)
+        return along if place in self._joined else None
 
     def part_too_often(self, forks: Mapping[Origin | None, int]) -> bool:
         """Whether paths part so often at a place that the program is to be staged anew: they meet then, there and at the others.

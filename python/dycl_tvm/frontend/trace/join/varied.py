@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf
+from dycl_tvm.frontend.trace.join.captured import Captured, TensorLeaf, differing_dimension
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
@@ -198,15 +198,12 @@ class VariedState:
     def _lengthened(self, found: Sequence[Captured]) -> Varied | None:
         """Return what tensors of fixed shapes have in common, one of which is longer, if somebody says how long they may get."""
         leaves = [c for c in found if isinstance(c, TensorLeaf) and not isinstance(c.obj, Grown)]
-        if self._bound(0, 1) is None or len(leaves) < len(found) or any(isinstance(c.value, Stale) or any(marks_of(c.obj)) for c in leaves):
+        if self._bound(0, 1) is None or len(leaves) < len(found) or (along := differing_dimension(leaves)) is None:
             return None
         types = [buffer_type(c.obj) for c in leaves]
-        differing = [d for d, sizes in enumerate(zip(*[t.shape for t in types])) if len(set(sizes)) > 1]
-        if len({(t.dtype, len(t.shape)) for t in types}) > 1 or len(differing) != 1:
-            return None
-        sizes = [t.shape[differing[0]] for t in types]
+        sizes = [t.shape[along] for t in types]
         contiguous = all(is_contiguous(c.obj) for c in leaves)
-        return Varied(differing[0], 0, 0, types[0], contiguous=contiguous).sized(min(sizes), max(sizes))
+        return Varied(along, 0, 0, types[0], contiguous=contiguous).sized(min(sizes), max(sizes))
 
     def holds(self, path: tuple[Any, ...], back: Captured) -> bool | None:
         """Whether the tensor at the header can stand for that at the end of the body; None if it can in the next round."""

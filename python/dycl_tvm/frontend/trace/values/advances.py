@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from dycl_tvm.frontend.trace.values.intervals import Bounds
+
 
 @dataclass(frozen=True)
 class Advance:
@@ -26,8 +28,11 @@ class Advance:
 
     def plus(self, least: int | None, most: int | None) -> Advance | None:
         """Return the advance of a number that is so much larger again; None if nothing is known of it."""
-        made = Advance(self.root, _sum(self.least, least), _sum(self.most, most))
-        return None if made.least is None and made.most is None else made
+        return Advance(self.root, _sum(self.least, least), _sum(self.most, most)).if_known()
+
+    def if_known(self) -> Advance | None:
+        """Return this; None if it says nothing."""
+        return None if self.least is None and self.most is None else self
 
     @property
     def rises(self) -> bool:
@@ -45,7 +50,7 @@ def _sum(a: int | None, b: int | None) -> int | None:
 
 
 def advance_of(x: Any) -> Advance | None:
-    """Return how far an int is from another one; None for what Python knows, or if that is not known."""
+    """Return how far an int of the run is from another one, which is itself if none is known; None for what Python knows."""
     if not isinstance(x, torch.SymInt):
         return None
     root, more = x.node.base
@@ -57,7 +62,7 @@ def note_step(made: Any, op: str, a: Any, b: Any) -> None:
     sign = {"add": 1, "sub": -1}.get(op)
     if sign is None:
         return
-    of, by = (b, a) if op == "add" and _is_step(a) and not _is_step(b) else (a, b)
+    of, by = (b, a) if op == "add" and (type(a) is int or (_is_step(a) and not _is_step(b))) else (a, b)
     if not isinstance(of, torch.SymInt) or not _is_step(by):
         return
     if type(by) is int:
@@ -79,6 +84,27 @@ def one_advance(numbers: Sequence[Any]) -> Advance | None:
     first = found[0]
     if first is None or any(f is None or f.root is not first.root for f in found):
         return None
-    ends = [[getattr(f, end) for f in found] for end in ("least", "most")]
-    least, most = None if None in ends[0] else min(ends[0]), None if None in ends[1] else max(ends[1])
-    return None if least is None and most is None else Advance(first.root, least, most)
+    least, most = [f.least for f in found], [f.most for f in found]  # type: ignore[union-attr]  # none is None
+    return Advance(first.root, None if None in least else min(least), None if None in most else max(most)).if_known()  # type: ignore[type-var]
+
+
+def bounds_in_trips(before: Bounds | None, after: Bounds | None, trip: Advance) -> Bounds | None:
+    """Return the bounds of a number at a loop's header: before the loop, and after any trip, of which no other bounds were assumed.
+
+    ``trip`` is how far the number after a trip is from the number before it.
+    """
+    if before is None or after is None:
+        return None
+    return before[0] if trip.rises else min(before[0], after[0]), before[1] if trip.falls else max(before[1], after[1])
+
+
+def trips_of(before: Bounds | None, after: Bounds | None, trip: Advance) -> int | None:
+    """Return how many trips a loop makes at most in each of which a number gets larger, or smaller; None if nothing tells.
+
+    The arguments are those of :func:`bounds_in_trips`.
+    """
+    if before is None or after is None:
+        return None
+    if trip.least is not None and trip.least > 0:
+        return max((after[1] - before[0]) // trip.least, 0)
+    return max((before[1] - after[0]) // -trip.most, 0) if trip.most is not None and trip.most < 0 else None

@@ -22,25 +22,3 @@ def bounds_after(op: str, of_a: Bounds | None, of_b: Bounds | None, b: Any) -> B
         return None
     corners = [getattr(operator, op)(x, y) for x in of_a for y in of_b]
     return (min(corners), max(corners))
-
-
-def bounds_in_trips(before: Bounds | None, after: Bounds | None, rises: bool, falls: bool) -> Bounds | None:
-    """Return the bounds of a number at a loop's header: before the loop, and after any trip, of which no other bounds were assumed.
-
-    ``rises`` and ``falls`` say that no trip makes the number smaller, or larger.
-    """
-    if before is None or after is None:
-        return None
-    return before[0] if rises else min(before[0], after[0]), before[1] if falls else max(before[1], after[1])
-
-
-def trips_of(before: Bounds | None, after: Bounds | None, least: int | None, most: int | None) -> int | None:
-    """Return how many trips a loop makes at most in each of which a number gets larger, or smaller; None if nothing tells.
-
-    ``least`` and ``most`` are what a trip adds to it; the bounds are as :func:`bounds_in_trips` takes them.
-    """
-    if before is None or after is None:
-        return None
-    if least is not None and least > 0:
-        return max((after[1] - before[0]) // least, 0)
-    return max((before[1] - after[0]) // -most, 0) if most is not None and most < 0 else None
