@@ -263,7 +263,7 @@ class Raise:
 Terminator = Union[Jump, Branch, Switch, Return, Raise]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Block:
     """A basic block. ``origin`` is the place in the user's source at which it begins."""
 
@@ -272,6 +272,10 @@ class Block:
     steps: list[Step] = field(default_factory=list)
     terminator: Terminator | None = None
     origin: Origin | None = None
+
+    def __repr__(self) -> str:
+        # Not what it leads to: blocks that lead to one another would be written once for each path.
+        return f"Block({self.name!r})"
 
     def edges(self) -> list[Edge]:
         """Return the outgoing edges, in order."""

@@ -55,6 +55,11 @@ def test_listing_shows_everything_and_is_stable() -> None:
     assert "aten.mean.default(" in str(example(outlined=False))
 
 
+def test_repr_does_not_follow_the_edges() -> None:
+    """A failing assertion writes it: blocks written with what they lead to would be as many as there are paths."""
+    assert len(repr(example(gates=40))) < 5_000
+
+
 def test_dot_is_quoted_and_labelled() -> None:
     dot = example().to_dot()
     assert dot.count("{") - dot.count("}") == 0
