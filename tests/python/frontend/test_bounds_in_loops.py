@@ -268,6 +268,15 @@ def moved_on_by_an_inner_loop(x, y):
     return kept, i
 
 
+def counted_from_the_left(x, y):
+    kept, i = x[:, :1], 0
+    while i < int((y > 0).sum()):
+        if x[0, i] > 0:
+            kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i = 1 + i
+    return kept, i
+
+
 def perhaps_not_at_all(x, y):
     kept, i, k = x[:, :1], 0, 0
     while i < int((y > 0).sum()) and k < 9:
@@ -289,6 +298,7 @@ def perhaps_not_at_all(x, y):
         with_an_extra_step,
         by_a_function,
         moved_on_by_an_inner_loop,
+        counted_from_the_left,
         perhaps_not_at_all,
     ],
     ids=lambda f: f.__name__,
@@ -296,6 +306,37 @@ def perhaps_not_at_all(x, y):
 def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     """So nobody has to say how long what the loop makes longer may get."""
     check(program, PAIRS, paths=3, blocks=80)
+
+
+def one_or_two(x, y):
+    n = 0
+    while n < 200:
+        x = torch.tanh(x + n)
+        n += 1 if x.sum() > y[0, n % 9] else 2
+    return x, n
+
+
+def one_to_four(x, y):
+    n = 0
+    while n < 200:
+        x = torch.tanh(x * 3 + n)
+        n += min(int(x.abs().sum()), 3) + 1
+    return x, n
+
+
+def known_beside_bounds(x, y):
+    n, k = 0, 0
+    while k < 5 and n < 200:
+        x = torch.tanh(x + y[0, k])
+        n += 1 if x.sum() > y[0, k] else 2
+        k += 1
+    return x, n
+
+
+@pytest.mark.parametrize("program", [one_or_two, one_to_four, known_beside_bounds], ids=lambda f: f.__name__)
+def test_trips_that_bounds_say_are_made_are_one_body(program):
+    """A loop of which the bounds of its counter tell that it goes on for fifty trips at least is not fifty bodies."""
+    check(program, PAIRS, blocks=20)
 
 
 def from_just_before_the_front(x, y):

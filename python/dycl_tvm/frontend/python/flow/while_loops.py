@@ -13,6 +13,7 @@ from dycl_tvm.frontend.python.flow.truth import truth
 from dycl_tvm.frontend.trace.control_flow import Dead, Restart
 from dycl_tvm.frontend.trace.join.captured import capture_path
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.number_tests import answers_by_bounds
 from dycl_tvm.frontend.trace.values.recorder import truths_of_fills
 from dycl_tvm.hcfg.nodes import Value
 
@@ -54,7 +55,7 @@ class While(Loop):
         self._enter_rolled(variables)
         self._begin_iteration()
         self.restore = False
-        self._truths = truths_of_fills()
+        self._truths, self._answers = truths_of_fills(), answers_by_bounds()
         return True
 
     def _refuse_parting(self) -> None:
@@ -104,6 +105,8 @@ class While(Loop):
         begins_known = self._loop.unroll == 0 and truths_of_fills() > self._truths
         if self._trips == self._loop.unroll and not self._yields and (begins_known or self._loop.alike):
             raise Restart(self)  # it holds at first, as variables that begin with zeros have it: a trip of its own would be code twice
+        if answers_by_bounds() > self._answers and not (self._yields or self.advanced or self._endless):
+            current().decisions.roll_at_once(self._loop)  # it surely holds in the first trips, not in all: each would be code of its own
         self._trips += 1
         return True
 

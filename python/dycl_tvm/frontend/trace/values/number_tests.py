@@ -7,7 +7,8 @@ import builtins
 from dataclasses import dataclass
 from typing import Any
 
-from dycl_tvm.frontend.trace.values.lengths import NEGATED, Affine, Test
+from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.lengths import COMPARE, NEGATED, Affine, Test
 
 Bounds = tuple[int, int]
 _INT64: Bounds = (-(2**63), 2**63 - 1)
@@ -108,6 +109,29 @@ class Several:
         """Go on where nothing is known of the answer."""
         for test, known in reversed(before):
             test.end(known)
+
+
+class Answers:
+    """How many comparisons of a session had answers that Python does not know, but the bounds of the numbers tell."""
+
+    def __init__(self) -> None:
+        self.by_bounds = 0
+
+
+def answers_by_bounds() -> int:
+    """Return how many comparisons were answered so far by the bounds of their numbers."""
+    return current().get(Answers).by_bounds
+
+
+def answer_by_bounds(op: str, of_a: Bounds | None, of_b: Bounds | None) -> bool | None:
+    """Return the answer of a comparison if it follows from the bounds of the numbers."""
+    if of_a is None or of_b is None:
+        return None
+    found = {COMPARE[op](x, y) for x in of_a for y in of_b}
+    if len(found) != 1 or (op in ("eq", "ne") and of_a[0] <= of_b[1] and of_b[0] <= of_a[1]):
+        return None
+    current().get(Answers).by_bounds += 1
+    return found.pop()
 
 
 def test_of(op: str, node: Any, other: Bounds | None, lengths: tuple[Affine | None, Affine | None]) -> Test | NumberTest | None:

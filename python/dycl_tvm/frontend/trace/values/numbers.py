@@ -25,9 +25,9 @@ from dycl_tvm.frontend.trace.values.complex_numbers import refuse_complex
 from dycl_tvm.frontend.trace.values.deciding import FEW, known_length, one_of_few
 from dycl_tvm.frontend.trace.values.forms import Form
 from dycl_tvm.frontend.trace.values.intervals import bounds_after
-from dycl_tvm.frontend.trace.values.lengths import COMPARE, Length, combine
+from dycl_tvm.frontend.trace.values.lengths import Length, combine
 from dycl_tvm.frontend.trace.values.mixed import Mixed, dtype_of, refuse_mixed
-from dycl_tvm.frontend.trace.values.number_tests import test_of
+from dycl_tvm.frontend.trace.values.number_tests import answer_by_bounds, test_of
 from dycl_tvm.frontend.trace.values.overflow import exponent_overflows_from, power_overflows_from
 from dycl_tvm.frontend.trace.values.products import difference_of, note_product, note_quotient, note_sum
 from dycl_tvm.frontend.trace.values.raising import check, expected
@@ -323,13 +323,11 @@ def counted_by(x: Any, loop: Any = None) -> Any:
 
 
 def _by_bounds(op: str, a: Any, b: Any) -> bool | None:
-    """Return the truth of a comparison if it follows from the bounds of the numbers."""
+    """Return the answer of a comparison if it follows from the bounds of the numbers."""
     of_a, of_b = bounds_of(a), bounds_of(b)
     if (apart_by := difference_of(a, b)) is not None:
         of_a, of_b = apart_by, (0, 0)
-    found = {COMPARE[op](x, y) for x in of_a for y in of_b} if of_a and of_b else {True, False}
-    apart = of_a and of_b and (of_a[1] < of_b[0] or of_b[1] < of_a[0])
-    return found.pop() if len(found) == 1 and (apart or op not in ("eq", "ne")) else None
+    return answer_by_bounds(op, of_a, of_b)
 
 
 def _affine(op: str, a: Any, b: Any) -> Length | int | None:
