@@ -138,4 +138,4 @@ def test_the_model_of_the_tutorial(tmp_path: Path) -> None:
     sys.modules["tutorial_model"] = module
     spec.loader.exec_module(module)
     graph = dycl_tvm.stage(module.net, (torch.randn(1, 3, 32, 32),))
-    assert "if y.max() > 0.9:" in repr(graph)
+    assert "if y.max() > 0.9:" in str(graph)

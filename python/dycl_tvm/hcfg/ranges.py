@@ -86,6 +86,7 @@ class Ranges:
         self._order = reverse_postorder(graph)
         self._tree = dominators(graph)
         self._makers = {s.output: s for b in self._order for s in b.steps if isinstance(s, HostOp)}
+        self._homes = {v: b for b in self._order for v in (*b.params, *(o for s in b.steps for o in s.results()))}
         self.sums = sums(self._order)
         self._lockstep = lockstep(graph, self.sums)
         self._incoming = {b: [(s, e) for s, e in into if s in self._tree.depth] for b, into in predecessors(graph).items()}
@@ -274,7 +275,10 @@ class Ranges:
             return
         yield "eq", cond, truth
         maker = self._makers.get(cond)
-        if maker is None or not depth:
+        if not depth:
+            return
+        if maker is None:
+            yield from self._behind(cond, truth, depth - 1)
             return
         if maker.op in COMPARISONS and all(_whole(a) for a in maker.args):
             yield maker.op if truth else _OPPOSITE[maker.op], *maker.args  # type: ignore[misc]  # comparisons have two operands
@@ -287,6 +291,26 @@ class Ranges:
             # `a and b`, `a or b` of two bools.
             yield from self._expand(maker.args[0], truth, depth - 1)
             yield from self._expand(maker.args[1 if truth else 2], truth, depth - 1)
+
+    def _behind(self, param: Value, truth: bool, depth: int) -> Iterator[Fact]:
+        """Yield what holds if a parameter is so that only one way can bring as that: `a and b`, where the other way brings False.
+
+        That was found out before the block was entered, so it holds for values that are made above the block; another one may have been
+        made again since.
+        """
+        home = self._homes.get(param)
+        if home is None or param not in home.params:
+            return
+        k = home.params.index(param)
+        ways = {e.args[k] for _, e in self._incoming[home] if e.args[k] is not (not truth)}
+        way = ways.pop() if len(ways) == 1 else None
+        for fact in self._expand(way, truth, depth) if isinstance(way, Value) else ():
+            if all(self._is_above(a, home) for a in fact[1:] if isinstance(a, Value)):
+                yield fact
+
+    def _is_above(self, value: Value, block: Block) -> bool:
+        home = self._homes.get(value)
+        return home is not None and home is not block and self._tree.dominates(home, block)
 
     def _bound(self, fact: Fact, value: Operand) -> Range:
         """Return where ``value`` lies if a comparison that it stands in holds."""

@@ -75,6 +75,33 @@ def test_counting_loop() -> None:
     assert (ranges.of(one), ranges.of(two)) == ((1, 10), (2, 11))
 
 
+def test_a_condition_of_two_parts_bounds_by_the_second() -> None:
+    # `if c and n < 10: ... else: ...`, whose value is a parameter; the other way brings False.
+    g = GraphBuilder("and", {"c": BOOL, "n": INT})
+    second, both, inside, end = g.block("second"), g.block("both", BOOL), g.block("inside"), g.block("end")
+    g.branch(g.entry, g.params[0], second, Edge(both, [False]))
+    g.jump(second, both, g.host(second, "lt", g.params[1], 10))
+    g.branch(both, both.params[0], inside, end)
+    g.leave(inside, g.params[1])
+    g.leave(end, g.params[1])
+    ranges = Ranges(g.graph)
+    assert ranges.of(g.params[1], inside) == (INT64.low, 9)
+    assert ranges.of(g.params[1], end) == INT64
+
+
+def test_a_condition_of_the_trip_before_says_nothing_of_this_trip() -> None:
+    # more, i = False, 0; while True: was, i, more = more, f(i), i < 10; if was: return i
+    g = GraphBuilder("before", {"n": INT})
+    head, last, again = g.block("head", BOOL), g.block("last"), g.block("again")
+    g.jump(g.entry, head, False)
+    i = g.host(head, "sub", g.params[0], 7)
+    g.branch(head, head.params[0], last, again)
+    g.jump(again, head, g.host(again, "lt", i, 10))
+    g.leave(last, i)
+    ranges = Ranges(g.graph)
+    assert ranges.of(i, last).high > 10  # type: ignore[union-attr]  # it is reached
+
+
 @pytest.mark.parametrize("step", [1, 2])
 def test_what_is_in_lockstep_is_bounded_by_one_comparison(step: int) -> None:
     # i, k, m = 0, 5, 0; while i < 10: i += 1; k += 1, or 2; m is k without 5, by another way.
