@@ -23,7 +23,7 @@ from dycl_tvm.hcfg.interpreter import interpret
 from dycl_tvm.hcfg.verify import verify
 from dycl_tvm.passes import run_passes
 
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "80"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "48"))
 #: A program of more paths than this is refused, as a seventh of them are: what came of the paths is then thrown away.
 MAX_PATHS = 150 if "DYCL_FUZZ_PROGRAMS" in os.environ else 50
 #: Refusals that a random program may deserve: a loop's state that changes its type, or too many forks.
@@ -124,7 +124,7 @@ def test_random_programs(choices, tmp_path_factory):
 
 def test_most_programs_are_accepted(tmp_path):
     """These are staged only: that programs do what they do in eager is shown above."""
-    programs, refused = 12, 0
+    programs, refused = 8, 0
     for seed in range(programs):
         net = load(Generator(random.Random(seed).randrange).program(), tmp_path).Net().eval()
         try:

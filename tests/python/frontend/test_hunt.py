@@ -81,7 +81,7 @@ def test_a_share_of_the_grid(first, last, left_out, tmp_path):
 
 
 #: `make fuzz` sets how many programs there are.
-PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("DYCL_FUZZ_PROGRAMS", "160"))
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -19,7 +19,7 @@ from differential import check
 from dycl_tvm.errors import UnsupportedError
 
 #: Every so many programs one is checked.
-SHARE = int(os.environ.get("DYCL_JUMP_SHARE", "36"))
+SHARE = int(os.environ.get("DYCL_JUMP_SHARE", "60"))
 INPUTS = [(torch.tensor(v),) for v in itertools.product([1.0, -1.0], [2.0, 0.5, -1.0], [2.0, 0.0])]
 
 
