@@ -8,6 +8,7 @@ import torch
 from differential import check, stage
 from torch import nn
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.nodes import Return
 from dycl_tvm.hcfg.types import TensorType
 
@@ -308,6 +309,21 @@ def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     check(program, PAIRS, paths=3, blocks=80)
 
 
+def until_they_are_equal(x, y):
+    kept, i, n = x[:, :0], 0, int((y > 0).sum())
+    while i != n:
+        kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i += 1
+    return kept
+
+
+def test_where_bounds_say_that_a_loop_goes_on_for_ever():
+    """No run comes there: ``i != n`` surely holds beyond what ``n`` may be. Unrolled trips end with the bound, and so does staging."""
+    check(until_they_are_equal, PAIRS, max_loop_trips=9)
+    with pytest.raises(UnsupportedError, match="max_loop_trips=N"):
+        stage(until_they_are_equal, PAIRS[0])
+
+
 def one_or_two(x, y):
     n = 0
     while n < 200:
@@ -356,7 +372,16 @@ def down_by_twos(x, y):
     return x[:, i:], x[:, :i]
 
 
-@pytest.mark.parametrize("program", [from_just_before_the_front, from_either_side, down_by_twos], ids=lambda f: f.__name__)
+def that_ends_before_it_begins(x, y):
+    n = int((y > 0).sum())
+    return x[:, n : n - 3], x[:, n : n - 1], x[:, n - 3 : n], x[:, -n : -n - 2]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [from_just_before_the_front, from_either_side, down_by_twos, that_ends_before_it_begins],
+    ids=lambda f: f.__name__,
+)
 def test_a_slice_from_a_number_that_may_be_negative(program):
     """What is not negative is no place near the end: a buffer as long as from there on would cut the slice off."""
     check(program, PAIRS)
