@@ -8,6 +8,7 @@ import torch
 from differential import check, stage
 from torch import nn
 
+from dycl_tvm.errors import UnsupportedError
 from dycl_tvm.hcfg.nodes import Return
 from dycl_tvm.hcfg.types import TensorType
 
@@ -268,6 +269,15 @@ def moved_on_by_an_inner_loop(x, y):
     return kept, i
 
 
+def by_truths(x, y):
+    kept, i, k = x[:, :1], 0, 0
+    while i < 7 and k < 7:
+        i += 1 + int(x[0, i] > 0)
+        kept = torch.cat([kept, x[:, i : i + 1 + int(y[0, k] > 0)]], 1)
+        k = k + 2 - (y[0, k] > 0).item()
+    return kept, i, k, x[:, i - 8 :]
+
+
 def counted_from_the_left(x, y):
     kept, i = x[:, :1], 0
     while i < int((y > 0).sum()):
@@ -298,6 +308,7 @@ def perhaps_not_at_all(x, y):
         with_an_extra_step,
         by_a_function,
         moved_on_by_an_inner_loop,
+        by_truths,
         counted_from_the_left,
         perhaps_not_at_all,
     ],
@@ -306,6 +317,35 @@ def perhaps_not_at_all(x, y):
 def test_a_number_that_the_test_bounds_bounds_the_trips(program):
     """So nobody has to say how long what the loop makes longer may get."""
     check(program, PAIRS, paths=3, blocks=80)
+
+
+def until_they_are_equal(x, y):
+    kept, i, n = x[:, :0], 0, int((y > 0).sum())
+    while i != n:
+        kept = torch.cat([kept, x[:, i : i + 1]], 1)
+        i += 1
+    return kept
+
+
+def test_where_bounds_say_that_a_loop_goes_on_for_ever():
+    """No run comes there: ``i != n`` surely holds beyond what ``n`` may be. Unrolled trips end with the bound, and so does staging."""
+    check(until_they_are_equal, PAIRS, max_loop_trips=9)
+    with pytest.raises(UnsupportedError, match="max_loop_trips=N"):
+        stage(until_they_are_equal, PAIRS[0])
+
+
+def as_long_as_what_it_changes(x, y):
+    kept, i = torch.arange(9)[y[0] > 0], 0
+    while i < kept.shape[0]:
+        kept = torch.cat([kept[:i], kept[i + 1 :]]) if x[0, i] > 0 else kept
+        i += 1
+    return kept, i
+
+
+def test_a_buffer_that_says_how_many_trips_there_are_is_not_made_for_them():
+    """It would be longer for more trips, which would be more as it is longer."""
+    graph = check(as_long_as_what_it_changes, PAIRS, paths=3)
+    assert max(v.type.numel for b in graph.blocks for v in b.params if isinstance(v.type, TensorType)) < 1000
 
 
 def one_or_two(x, y):
@@ -356,7 +396,16 @@ def down_by_twos(x, y):
     return x[:, i:], x[:, :i]
 
 
-@pytest.mark.parametrize("program", [from_just_before_the_front, from_either_side, down_by_twos], ids=lambda f: f.__name__)
+def that_ends_before_it_begins(x, y):
+    n = int((y > 0).sum())
+    return x[:, n : n - 3], x[:, n : n - 1], x[:, n - 3 : n], x[:, -n : -n - 2]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [from_just_before_the_front, from_either_side, down_by_twos, that_ends_before_it_begins],
+    ids=lambda f: f.__name__,
+)
 def test_a_slice_from_a_number_that_may_be_negative(program):
     """What is not negative is no place near the end: a buffer as long as from there on would cut the slice off."""
     check(program, PAIRS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from differential import check
 
-from dycl_tvm.errors import InternalError, UnsupportedError
+from dycl_tvm.errors import InternalError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.frontend.trace.values import torch_calls
 
@@ -239,3 +239,16 @@ def test_a_tensor_that_is_no_index(function, dtype) -> None:
             return x * 2
 
     check(model, [(torch.randn(2, 3), torch.tensor([1, 0]).to(dtype))])
+
+
+def test_memory_that_staging_lacks_is_no_error_of_the_program():
+    """A call makes no more than it needs, where staging makes room for the longest."""
+
+    def program(x):
+        try:
+            return torch.arange(int(x.sum()))[:2]
+        except RuntimeError:
+            return x
+
+    with pytest.raises(StagingLimitError, match="more memory than there is"):
+        stage(program, X[2], max_length=1 << 50)

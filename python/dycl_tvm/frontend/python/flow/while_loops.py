@@ -102,6 +102,9 @@ class While(Loop):
             self.completed = True
             self._variables = self._own(variables)
             return False
+        if self._bounded() and self._early_exits and self._trips >= self._loop.unroll:
+            self._raise_bound()  # no run comes here if bounds are right: paths have left the loop wherever it may end
+            raise Dead
         begins_known = self._loop.unroll == 0 and truths_of_fills() > self._truths
         if self._trips == self._loop.unroll and not self._yields and (begins_known or self._loop.alike):
             raise Restart(self)  # it holds at first, as variables that begin with zeros have it: a trip of its own would be code twice

@@ -187,6 +187,8 @@ class Growth:
             self._not_steady.add(path)
             self._tensors.pop(path, None)
             self._numbers.pop(path, None)
+            if not self.found:
+                self._numbers.clear()  # no parameter counts the trips any more
         return steady
 
     def fitted(self, header: Captured, back: Captured) -> Operand:

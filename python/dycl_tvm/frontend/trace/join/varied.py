@@ -16,6 +16,7 @@ from dycl_tvm.frontend.trace.values.aligned import extent_at, is_same
 from dycl_tvm.frontend.trace.values.extents import Extent, as_number, bounds_of
 from dycl_tvm.frontend.trace.values.grown import Grown, buffer_type, rank_of, same_kind
 from dycl_tvm.frontend.trace.values.grown_math import is_contiguous
+from dycl_tvm.frontend.trace.values.grown_shapes import MOST_ELEMENTS
 from dycl_tvm.frontend.trace.values.layouts import marks_of
 from dycl_tvm.frontend.trace.values.lengths import Counter, Length
 from dycl_tvm.frontend.trace.values.numbers import operand_of
@@ -28,6 +29,8 @@ from dycl_tvm.hcfg.types import TensorType
 aten = torch.ops.aten
 #: So often is a buffer made longer because the body leaves a longer one than the header has.
 _MOST_WIDENINGS = 4
+#: So often are buffers made for more trips, because a round found more.
+_MOST_REVISIONS = 1
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ class VariedState:
         #: How many trips the loop makes at most, if a number that its test bounds tells: by the last round, and by the one at hand.
         self._trips: int | None = None
         self._counted: int | None = None
+        #: How often a round found more trips than a buffer had been made for.
+        self._revisions = 0
 
     def size(self) -> tuple[int, ...]:
         """Return what changes with every round that found something."""
@@ -180,11 +185,15 @@ class VariedState:
         self._counted = min((n for n in (trips, self._counted) if n is not None), default=None)
 
     def end_round(self) -> None:
-        """Go on with what this round says of the trips; what an earlier one said is not so if the loop has turned out more general."""
+        """Go on with what this round says of the trips; what an earlier one said is not so if the loop has turned out more general.
+
+        Where that goes on, it is the length of a buffer that says how many trips there are, and the trips say how long it is.
+        """
         if self._trips is not None and (self._counted is None or self._counted > self._trips):
+            self._revisions += bool(self._bounded)
             self._bounded.clear()
             self._widened.clear()
-        self._trips, self._counted = self._counted, None
+        self._trips, self._counted = self._counted if self._revisions <= _MOST_REVISIONS else None, None
 
     def notes(self, path: tuple[Any, ...], found: Sequence[Captured]) -> bool:
         """Note what tensors at the header and at the end of the body have in common; whether one can stand for them."""
@@ -244,7 +253,8 @@ class VariedState:
         given = current().limits.length
         if given is not None:
             return max(given, most)
-        trips = next((n for n in (self._loop.most, self._loop.trips, self._trips, current().limits.loop_trips) if n is not None), None)
+        counted = self._trips if self._trips is not None and most + more * self._trips <= MOST_ELEMENTS else None
+        trips = next((n for n in (self._loop.most, self._loop.trips, counted, current().limits.loop_trips) if n is not None), None)
         return None if trips is None else most + more * trips
 
     def limit(self, path: tuple[Any, ...], back: TensorLeaf) -> None:

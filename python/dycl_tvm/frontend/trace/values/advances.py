@@ -68,14 +68,18 @@ def note_step(made: Any, op: str, a: Any, b: Any) -> None:
     if type(by) is int:
         root, more = of.node.base
         made.node.base = (root, more + sign * by)
-    least, most = sorted(sign * n for n in ((by, by) if type(by) is int else by.node.bounds))
+    least, most = sorted(sign * n for n in _bounds_of_step(by))
     found = of.node.advance if type(by) is int else advance_of(of)
     made.node.advance = found and found.plus(least, most)
 
 
 def _is_step(x: Any) -> bool:
-    """Whether bounds of an int are known."""
-    return type(x) is int or (isinstance(x, torch.SymInt) and x.node.bounds is not None)
+    """Whether bounds of an int, or of a bool that is added as one, are known."""
+    return type(x) is int or isinstance(x, torch.SymBool) or (isinstance(x, torch.SymInt) and x.node.bounds is not None)
+
+
+def _bounds_of_step(x: Any) -> Bounds:
+    return (x, x) if type(x) is int else (0, 1) if isinstance(x, torch.SymBool) else x.node.bounds
 
 
 def one_advance(numbers: Sequence[Any]) -> Advance | None:

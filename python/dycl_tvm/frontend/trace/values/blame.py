@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from dycl_tvm.errors import DyclError, UnsupportedError
+from dycl_tvm.errors import DyclError, StagingLimitError, UnsupportedError
 from dycl_tvm.frontend.trace.heap.compiled import module_of
 from dycl_tvm.frontend.trace.heap.reach import held_by, reach
 from dycl_tvm.frontend.trace.modes import is_without_kernel, refusal
@@ -35,6 +35,8 @@ _NUMBERS: dict[str, Callable[[int], Any]] = {"int": int, "float": float, "bool":
 
 #: The classes of staging that stand for values of several classes, or for numbers.
 _OWN_NAMES = re.compile(r"\b(Poison|Host(Int|Float|Bool)|KeptList|kept (list|tuple|deque))\b")
+#: What PyTorch's allocator on CPUs says.
+_NO_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 #: What PyTorch says before it looks at anything else.
 _FLAGS = re.compile(r"must be bool, not HostBool|received an invalid combination of arguments - got .*HostBool")
 
@@ -81,6 +83,12 @@ def judge(error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[s
         return False
     if is_without_kernel(error):
         raise refusal() from error
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        raise StagingLimitError(  # a call makes tensors no longer than it needs, where staging makes room for the longest
+            "staging needs more memory than there is",
+            current().origin(),
+            "bound what makes the tensor long, or say how long it may get: build(..., max_length=N)",
+        ) from error
     if names_staging(error):
         raise UnsupportedError(
             f"a value that depends on the path is given to code that looks at its class ({error})",

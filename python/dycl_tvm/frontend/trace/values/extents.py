@@ -253,8 +253,8 @@ def span(length: Extent, part: slice) -> tuple[Any, Extent]:
     ends = [ends_of(stop)[0] - ends_of(start)[1], ends_of(stop)[1] - ends_of(start)[0]]
     if bounds[1] is None and type(bounds[0]) is int and bounds[0] < 0:
         ends = [min(least, -bounds[0]), min(most, -bounds[0])]
-    elif (step := difference(bounds[1], bounds[0])) is not None:
-        ends[1] = min(ends[1], step)
+    elif (step := difference(bounds[1], bounds[0])) is not None and (step >= 0 or ends_of(bounds[1])[0] >= 0 or ends_of(bounds[0])[1] < 0):
+        ends[1] = min(ends[1], step)  # not x[n : n - 1], which for an n of 0 ends just before the end
     if bounds[0] is not None and (first := ends_of(bounds[0])[0]) > 0:  # a slice that begins behind the end has nothing
         ends[1] = min(ends[1], max(ends_of(stop)[1] - first, 0))
     if isinstance(claimed := scalars.length_of(count), Length) and type(start) is int and start == 0:

@@ -568,7 +568,10 @@ def convert(x: Any, kind: str) -> Any:
         return wrap(truth_operand(x))
     if kind == "int" and _kind(op) == "float":
         _guard_rounding(x)
-    return emit(f"to_{kind}", op, type_=INT if kind == "int" else FLOAT)
+    made = emit(f"to_{kind}", op, type_=INT if kind == "int" else FLOAT)
+    if kind == "int":
+        made.node.bounds = bounds_of(x)
+    return made
 
 
 def _is_infinite(op: Value) -> Any:
@@ -590,7 +593,7 @@ def select(cond: Any, a: Any, b: Any) -> Any:
 
 
 def bounds_of(x: Any) -> tuple[int, int] | None:
-    """Return the least and the largest value that an int is known to have."""
+    """Return the least and the largest value that an int is known to have, or a bool, which is an int."""
     if is_symbolic(x):
-        return x.node.bounds  # type: ignore[no-any-return]
+        return (0, 1) if x.node.kind == "bool" else x.node.bounds
     return (x, x) if isinstance(x, int) else None
