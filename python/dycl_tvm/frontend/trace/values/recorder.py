@@ -445,8 +445,8 @@ def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 # -- host scalars ------------------------------------------------------------------------------------------------------
-def item(t: torch.Tensor) -> Any:
-    """Return the one element of a tensor as a number (plain if the tensor is a constant)."""
+def item(t: torch.Tensor, text: str | None = None) -> Any:
+    """Return the one element of a tensor as a number (plain if the tensor is a constant); ``text`` is that of the ``item``."""
     constant = as_constant(t)
     if constant is not None:
         with unrecorded():
@@ -457,7 +457,7 @@ def item(t: torch.Tensor) -> Any:
         refuse_complex()
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
-    number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
+    number = scalars.emit("item", value, type_=scalars.ScalarType(kind), text=text)  # type: ignore[arg-type]
     if kind == "int":
         number.node.bounds, number.node.base = elements().of(value), elements().base_of(value)
     return number
