@@ -46,3 +46,14 @@ def test_a_tensor_of_floats_is_no_integer():
         return torch.tensor([x[0].item()], dtype=torch.long)  # a number is cut off
 
     check(f, X, paths=2)
+
+
+def test_new_of_the_shape_of_what_a_mask_picks():
+    def corners(boxes):
+        boxes = boxes[boxes[:, 0] > 0.3]
+        made = boxes.new(boxes.shape)
+        made[:, :2] = boxes[:, :2] - boxes[:, 2:] / 2
+        made[:, 2:] = boxes[:, :2] + boxes[:, 2:] / 2
+        return made, boxes.new([1, 2]), boxes.new(2, 3).zero_()
+
+    check(corners, [(x[0].view(3, 1) + torch.arange(4.0),) for x in X])

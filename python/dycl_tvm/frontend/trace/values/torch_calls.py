@@ -233,7 +233,8 @@ def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
         return _tensor(args[0], dtype=t.dtype)
-    return t.new_empty(*args if args else (0,))
+    with current().functions:  # a size may be a length
+        return t.new_empty(*args if args else (0,))
 
 
 def _numbers(data: Any, found: list[Any]) -> None:
