@@ -137,8 +137,10 @@ def result_type(op: str, args: Sequence[Type], declared: Type) -> str | None:
 OF_SHAPE = "of a shape"
 #: The text of an ``item`` that a check of elements reads.
 OF_CHECK = "of a check"
+#: The text of an ``item`` of a tensor that ``max`` or ``min`` of tensors and numbers may choose.
+OF_CHOICE = "of a choice"
 #: Texts of an ``item`` that the program does not ask for: its answer is what the tensor holds, also where a run is forced.
-UNASKED = (OF_SHAPE, OF_CHECK)
+UNASKED = (OF_SHAPE, OF_CHECK, OF_CHOICE)
 
 
 def wrong_text(step: HostOp) -> str | None:

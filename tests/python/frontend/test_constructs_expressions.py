@@ -171,13 +171,29 @@ def test_min_max_of_a_tensor_and_a_number():
         lambda x: x if type(max(x.mean().item(), 0)) is float else -x,
     ],
 )
-def test_min_max_whose_type_matters_are_refused(function):
-    with pytest.raises(UnsupportedError, match=r"max\(\) or min\(\) gave.* depending on values") as caught:
-        stage(function, X[0])
-    assert "torch.clamp" in str(caught.value)
+def test_min_max_whose_type_matters_have_a_path_each(function):
+    sides = [torch.full((1, 2), v) for v in (-4.0, -0.5, 0.1, 0.3, 0.4, 0.6, 2.0, 5.0)]
+    check(function, [*X, *((x,) for x in sides)], paths=2)
 
 
-def test_min_max_whose_type_matters_are_refused_after_a_loop():
+def test_min_max_whose_type_matters_in_and_after_a_loop():
+    def line_search(x):
+        for _ in range(3):
+            step = min(1.0, 1.0 / x.abs().sum()) * 0.7
+            x = x - float(step) * x
+        return x, step
+
+    check(line_search, [(x[0] * k,) for x in X for k in (0.05, 1.0, 9.0)], paths=3)
+
+    def trips(x):
+        while x.abs().sum() < 9:
+            x = x + float(max(x.mean(), 0.5) * 1.1)
+        return x
+
+    with pytest.raises(UnsupportedError, match=r"max\(\) or min\(\) gave.* depending on values"):
+        stage(trips, X[0])
+    check(trips, [(x[0].abs() + 1,) for x in X], max_loop_trips=6)
+
     def f(x):
         best = 0.5
         while best < 2.0 and x.sum() < 9:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from dycl_tvm.frontend.python import stage
 from dycl_tvm.hcfg.nodes import HostOp, Origin, Value
@@ -46,6 +47,23 @@ def test_what_was_asked_once_more_is_not_the_answer_to_a_later_question() -> Non
     x = torch.rand(2, 6)
     proved = check_control(program, stage(program, (x,)), (x,), {})
     assert proved.runs > 10 and proved.inconclusive == 0
+
+
+def test_a_tensor_that_max_did_not_choose_is_not_asked_for() -> None:
+    """The graph reads it on all paths; the program's other questions of that line are answers to other questions."""
+
+    def sized(x):
+        kinds = (x > 0).long().sum(-1)
+        return F.one_hot(kinds, max(kinds.max() + 1, 5))[..., :5], kinds
+
+    def scaled(x):
+        best = x.max()
+        return (x * min(best, 2.0), best.item(), x.min().item())  # what is chosen is never asked for
+
+    x = torch.tensor([[0.5, -1.0, 2.0], [0.25, 1.0, 3.0]])
+    for program in (sized, scaled):
+        proved = check_control(program, stage(program, (x,), max_length=8), (x,), {})
+        assert proved.runs > 3
 
 
 def _nearest_first(costs):

@@ -58,6 +58,7 @@ from dycl_tvm.frontend.trace.values.math_calls import MATH_FUNCTIONS, MATH_ROUND
 from dycl_tvm.frontend.trace.values.opaque import ObjectId
 from dycl_tvm.frontend.trace.values.storage import may_be_one
 from dycl_tvm.frontend.trace.values.tensors import StagedTensor, as_constant, fresh_like, read, storage_of
+from dycl_tvm.hcfg.hostops import OF_CHOICE
 
 Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -127,20 +128,18 @@ def _extremum(largest: bool) -> Substitute:
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
         if any(isinstance(v, torch.Tensor) for v in values):
-            best, forked = values[0], current().decisions.chosen_by_tests()
-            decision = None if forked else current().decisions.choice()
+            if current().decisions.chosen_by_tests():
+                return _chosen_by_tests(values, largest)
+            best, decision = values[0], current().decisions.choice()
             for v in values[1:]:
                 better = v > best if largest else v < best
-                if forked:
-                    best = v if better else best  # a truth test: each path knows which one it is
-                    continue
                 if _differ(v, best):
                     best = ifexp(better, lambda v=v: v, lambda best=best: best)
                     continue
                 best = (
                     torch.where(better, v, best)
                     if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
-                    else scalars.select(number_in(better), number_in(v), number_in(best))
+                    else scalars.select(number_in(better), number_in(v, OF_CHOICE), number_in(best, OF_CHOICE))
                 )
             if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
                 tensors = [v for v in values if isinstance(v, torch.Tensor)]
@@ -149,10 +148,24 @@ def _extremum(largest: bool) -> Substitute:
                 join_identities(best.storage_, map(storage_of, tensors), decision)
                 for v in tensors:
                     may_be_one(storage_of(best), storage_of(v), decision)
-            return scalars.mark_mixed(best, _mixed(values))
-        return scalars.mark_mixed(extremum(values, largest), _mixed(values))
+            return scalars.mark_mixed(best, _mixed(values, decision))
+        if _mixed(values) is None:
+            return extremum(values, largest)
+        if current().decisions.chosen_by_tests():
+            return _chosen_by_tests(values, largest)
+        decision = current().decisions.choice()
+        return scalars.mark_mixed(extremum(values, largest), _mixed(values, decision))
 
     return substitute
+
+
+def _chosen_by_tests(values: list[Any], largest: bool) -> Any:
+    """Return the extreme of some values by truth tests: each path knows which one it is."""
+    best = values[0]
+    for v in values[1:]:
+        if v > best if largest else v < best:
+            best = v
+    return best
 
 
 def _extremum_by(callee: Any, items: Any, kwargs: dict[str, Any], largest: bool) -> Any:
@@ -178,15 +191,15 @@ def _differ(a: Any, b: Any) -> bool:
     return tensor.dim() > 0 or not (ints or tensor.dtype == torch.float32)
 
 
-def _mixed(values: list[Any]) -> scalars.Mixed | None:
-    """Return between which types values decide if one of ``values`` is chosen; None if all have one type."""
+def _mixed(values: list[Any], decision: Any = None) -> scalars.Mixed | None:
+    """Return between which types values decide if one of ``values`` is chosen, by ``decision``; None if all have one type."""
     tensors = [isinstance(v, torch.Tensor) for v in values]
     known = [m for m in map(scalars.mixed_of, values) if m is not None]
     dtypes = frozenset().union(*map(scalars.dtypes_of, values))
     if any(tensors) or any(m.tensor for m in known):
-        return None if all(tensors) else scalars.Mixed("a tensor or a number", dtypes, True, any(m.computed for m in known))
+        return None if all(tensors) else scalars.Mixed("a tensor or a number", dtypes, True, any(m.computed for m in known), decision)
     types = [f"{'an' if k == 'int' else 'a'} {k}" for k in sorted({scalars._kind(scalars.operand_of(v)) for v in values}, reverse=True)]
-    return known[0] if known else scalars.Mixed(" or ".join(types), dtypes) if len(types) > 1 else None
+    return known[0] if known else scalars.Mixed(" or ".join(types), dtypes, decision=decision) if len(types) > 1 else None
 
 
 def _quantifier(kind: str) -> Substitute:

@@ -29,9 +29,9 @@ def plain(args: tuple[Any, ...]) -> bool:
     return not any(scalars.is_symbolic(a) or isinstance(a, torch.Tensor) or type(a) is RunTimeArray for a in args)
 
 
-def number_in(x: Any) -> Any:
-    """Return a tensor of one element, or a number of NumPy's, as a number; numbers stay."""
-    return item(x) if isinstance(x, torch.Tensor) else number_of(x)
+def number_in(x: Any, text: str | None = None) -> Any:
+    """Return a tensor of one element, or a number of NumPy's, as a number; numbers stay. ``text`` is that of the ``item`` of a tensor."""
+    return item(x, text) if isinstance(x, torch.Tensor) else number_of(x)
 
 
 def conversion(kind: str) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import types
@@ -22,11 +23,14 @@ from dycl_tvm.frontend.python.source import plain_attention, plain_sequences, pl
 from dycl_tvm.frontend.python.source.as_it_is import AsItIs
 from dycl_tvm.frontend.python.source.ownership import users_function
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.arguments import leaves
 from dycl_tvm.frontend.trace.values.numbers import is_symbolic
 from dycl_tvm.hcfg.added import ADDED
 
 _OTHERS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)
+#: The class of ``torch.FloatTensor`` and its like.
+_TYPES = type(torch.FloatTensor)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -117,6 +121,8 @@ def python_of(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     if isinstance(callee, _OTHERS):  # almost all callables are
         by_flag = callee is F.scaled_dot_product_attention and is_symbolic(args[5] if len(args) > 5 else kwargs.get("is_causal"))
         return plain_attention.by_flag if by_flag else None
+    if type(callee) is _TYPES or callee is torch.Tensor:
+        return _of_numbers(callee, args[0]) if len(args) == 1 and not kwargs else None
     if isinstance(callee, _SCRIPTED):
         found = getattr(callee, "_torchdynamo_inline", None)
         if found is None:
@@ -135,6 +141,13 @@ def python_of(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
         found = custom_ops.OPDEFS.get(name)
         return None if found is None else _body(found)
     return _body(callee) if isinstance(callee, custom_ops.CustomOpDef) else None
+
+
+def _of_numbers(kind: Any, data: Any) -> Callable[..., Any] | None:
+    """Return what makes a tensor as ``torch.FloatTensor([[a, b]])`` does, if the run decides numbers in it; None of other arguments."""
+    if type(data) not in (list, tuple) or not any(is_symbolic(x) or isinstance(x, torch.Tensor) for x in leaves(data)):
+        return None
+    return functools.partial(torch.tensor, dtype=torch.get_default_dtype() if kind is torch.Tensor else kind.dtype)
 
 
 def _is_added(callee: Any) -> bool:

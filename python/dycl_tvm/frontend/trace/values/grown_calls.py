@@ -203,9 +203,10 @@ def _of_buffer(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
     return func(t.padded(), *args, **kwargs)
 
 
-def _new_tensor(func: Any, t: Grown, data: Any, **kwargs: Any) -> Any:
+def _of_type(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    """Call what asks a tensor for its type alone."""
     with current().functions:
-        return t.padded().new_tensor(data, **kwargs)
+        return func(t.padded(), *args, **kwargs)
 
 
 _PROPERTIES = ("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "is_nested", "is_meta", "ndim")
@@ -231,7 +232,7 @@ HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys([getattr(_T, name).__get__ for name in _PROPERTIES], _of_buffer),
     **dict.fromkeys(named("dim ndimension is_floating_point is_complex element_size get_device", _T), _of_buffer),
     **dict.fromkeys([torch.is_floating_point, torch.is_complex], _of_buffer),
-    _T.new_tensor: _new_tensor,
+    **dict.fromkeys([_T.new_tensor, _T.new], _of_type),  # type: ignore[attr-defined]
     _T.shape.__get__: _size,  # type: ignore[attr-defined]
     _T.size: _size,
     _T.__len__: lambda func, t: _size(func, t, 0),

@@ -26,12 +26,15 @@ class Mixed:
         Whether it may be a tensor (float32, or of ints), of rank 0.
     computed : bool
         Whether the number was computed from such a one: it has the precision of a Python number, where eager may have rounded a tensor.
+    decision : Decision or None
+        That of the choice, which a use forks for which the type matters: on each path it is known what was chosen.
     """
 
     types: str
     dtypes: frozenset[torch.dtype]
     tensor: bool = False
     computed: bool = False
+    decision: Any = None
 
 
 def dtype_of(kind: str) -> torch.dtype:
@@ -40,10 +43,13 @@ def dtype_of(kind: str) -> torch.dtype:
 
 
 def refuse_mixed(mixed: Mixed | None, used: str, origin: Any = None) -> None:
-    """Refuse a use of a number for which it matters what its type is, if values decide that."""
+    """Fork a choice whose number is used so that it matters what its type is, if values decide that; refuse the use where none can fork."""
     if mixed is not None:
+        reason = f"what max() or min() gave is {used}; it is {mixed.types}, depending on values"
+        if mixed.decision is not None and not current().decisions.is_rolled(mixed.decision):
+            current().decisions.fork(mixed.decision, reason)
         raise UnsupportedError(
-            f"what max() or min() gave is {used}; it is {mixed.types}, depending on values",
+            reason,
             origin or current().origin(),
             "give max() and min() values of one type, such as max(t.item(), 0.0), or use torch.clamp(t, min=...)",
         )

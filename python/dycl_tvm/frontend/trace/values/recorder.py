@@ -43,7 +43,7 @@ from dycl_tvm.frontend.trace.values.missing import added_result, without_result
 from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
-from dycl_tvm.frontend.trace.values.result_types import DECIDES, RESULTS, result_of, scalar_dtype
+from dycl_tvm.frontend.trace.values.result_types import DECIDES, FACTORS, RESULTS, result_of, scalar_dtype, type_of_product
 from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import (
@@ -445,8 +445,8 @@ def _cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 # -- host scalars ------------------------------------------------------------------------------------------------------
-def item(t: torch.Tensor) -> Any:
-    """Return the one element of a tensor as a number (plain if the tensor is a constant)."""
+def item(t: torch.Tensor, text: str | None = None) -> Any:
+    """Return the one element of a tensor as a number (plain if the tensor is a constant); ``text`` is that of the ``item``."""
     constant = as_constant(t)
     if constant is not None:
         with unrecorded():
@@ -457,7 +457,7 @@ def item(t: torch.Tensor) -> Any:
         refuse_complex()
     kind = "float" if t.dtype.is_floating_point else "bool" if t.dtype == torch.bool else "int"
     value = read(t)
-    number = scalars.emit("item", value, type_=scalars.ScalarType(kind))  # type: ignore[arg-type]
+    number = scalars.emit("item", value, type_=scalars.ScalarType(kind), text=text)  # type: ignore[arg-type]
     if kind == "int":
         number.node.bounds, number.node.base = elements().of(value), elements().base_of(value)
     return number
@@ -547,6 +547,11 @@ def _lower_scalars(
                 for k, v in bound.items()
             }
             return (twin, *_positional(twin, {**others, **replaced}))
+    factor, operand = FACTORS.get(name.removesuffix("_"), ("", ""))
+    result = type_of_product(bound[factor], tensors) if list(replaced) == [factor] and isinstance(bound[operand], torch.Tensor) else None
+    if result is not None:
+        scaled = dispatch(aten.mul.Tensor, (_cast(bound[operand], result), to_tensor(bound[factor], result)), {})
+        return (func, *_positional(func, {k: v for k, v in {**bound, operand: scaled}.items() if k != factor}))
     refuse_lengths(leaves(list(bound.values())), "a number")
     raise UnsupportedError(
         f"{name}() takes a number fixed at build time, but here it is known only at run time", current().origin(), "use a tensor operand"

@@ -9,6 +9,7 @@ errors are left to PyTorch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -239,3 +240,22 @@ def scalar_dtype(x: Any, tensors: list[torch.Tensor]) -> torch.dtype:
     if mixed and mixed.dtypes != {own}:
         scalars.refuse_mixed(mixed, DECIDES)
     return own
+
+
+#: By operator: its number that multiplies an operand, and the operand. Products of matrices are not among them: with a factor of zero they
+#: leave NaN out.
+FACTORS = {
+    "add": ("alpha", "other"),
+    "sub": ("alpha", "other"),
+    "addcmul": ("value", "tensor1"),
+    "addcdiv": ("value", "tensor1"),
+    "addr": ("alpha", "vec1"),
+}
+
+
+def type_of_product(factor: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
+    """Return in which type an operator of :data:`FACTORS` multiplies by a number of the run; None where that is not certain."""
+    result = functools.reduce(torch.promote_types, [t.dtype for t in tensors])
+    kinds = ("int",) if result in (torch.int32, torch.int64) else ("int", "float") if result in (torch.float32, torch.float64) else ()
+    certain = all(t.dtype == result for t in tensors) or any(t.dim() > 0 and t.dtype == result for t in tensors)
+    return result if certain and scalars.mixed_of(factor) is None and scalars._kind(scalars.operand_of(factor)) in kinds else None

@@ -18,7 +18,7 @@ from dycl_tvm.frontend.trace.unrecorded import plainly
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.arrays import RunTimeArray, array_of, tensor_of
 from dycl_tvm.frontend.trace.values.aten_functions import call_by_function
-from dycl_tvm.frontend.trace.values.blame import judge
+from dycl_tvm.frontend.trace.values.blame import judge, of_program
 from dycl_tvm.frontend.trace.values.data_errors import called, refuse_if_caught
 from dycl_tvm.frontend.trace.values.gpu_draws import call as call_on_gpu
 from dycl_tvm.frontend.trace.values.gpu_draws import on_gpu
@@ -162,6 +162,9 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: 
     _numbers(data, found)
     if not any(scalars.is_symbolic(x) or isinstance(x, StagedTensor) for x in found):
         return torch.tensor(data, dtype=dtype)
+    whole = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+    if whole and any(isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in found):  # of numbers it makes ints
+        raise of_program(TypeError("only integer tensors of a single element can be converted to an index"))
     parts = [item(x) if isinstance(x, torch.Tensor) else x for x in found]
     kinds = {scalars._kind(scalars.operand_of(p)) for p in parts}
     own = torch.get_default_dtype() if "float" in kinds else torch.int64 if "int" in kinds else torch.bool
@@ -230,7 +233,8 @@ def _new(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
         return _tensor(args[0], dtype=t.dtype)
-    return t.new_empty(*args if args else (0,))
+    with current().functions:  # a size may be a length
+        return t.new_empty(*args if args else (0,))
 
 
 def _numbers(data: Any, found: list[Any]) -> None:
