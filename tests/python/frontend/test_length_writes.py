@@ -203,7 +203,32 @@ def one_of_two_on_each_path(x):
     return y, z, w, x
 
 
+def the_shape_in_place(x):
+    at = (x > 0).nonzero()
+    at.t_()
+    m = x[:, x[0] > 0] * 1
+    same, part = [m], m[:1]
+    m.unsqueeze_(0).transpose_(1, 2)
+    m += 1
+    part.squeeze_(0)
+    part[:1] = 5
+    if x.sum() > 1:
+        part.unsqueeze_(1)
+    return at, m, same, part, m.shape[1]
+
+
+def the_shape_in_place_in_a_loop(x):
+    m, all_ = x[:, x[0] > 0] * 1, x.sum() * 0
+    for i in range(int(counts(x)[0])):
+        new = x[:, x[1] > 0] * i
+        new.t_()
+        m.t_()
+        all_ = all_ + new.sum()
+    return m, all_
+
+
 PROGRAMS = [
+    *(the_shape_in_place, the_shape_in_place_in_a_loop),
     *(of_another_length_on_each_path, one_of_two_on_each_path),
     *(changed_in_place, changed_where_a_mask_is, rows_in_two_dimensions, rows_in_what_has_such_a_length, positions_that_may_be_outside),
     *(as_many_as_a_mask_has, as_many_rows_as_a_mask_may_have, masks_of_another_length),

@@ -33,7 +33,7 @@ def substitute_print(callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise UnsupportedError(
             "print() in the forward: a compiled network does no output",
             session.origin(),
-            "remove it, or return the value; build(..., keep_print=True) keeps it as a call of the host",
+            "build(..., keep_print=True) keeps it, as a call of the host; or remove it, or return the value",
         )
     if kwargs.get("file") is not None:
         raise UnsupportedError("print() to a file", session.origin(), "leave out file=: kept prints go to the standard output")

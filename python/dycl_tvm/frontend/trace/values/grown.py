@@ -165,6 +165,11 @@ class Grown(StagedTensor):
         before._cached = (-1, before._cached[1])  # the value is that of the storage, by the views that are left
         return before, order
 
+    def become(self, view: Grown) -> None:
+        """Let the tensor be the view that another object is, as ``squeeze_`` does."""
+        self.chain, self._cached, self.buffer, self.lengths = view.chain, view._cached, view.buffer, view.lengths
+        self.order, self.orders, self.gaps, self.exact, self.below = view.order, view.orders, view.gaps, view.exact, view.below
+
     def dim_(self) -> int:
         """Return the rank."""
         return len(self.buffer.shape)

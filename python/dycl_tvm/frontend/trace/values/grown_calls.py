@@ -156,6 +156,16 @@ def _in_place(func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _copied(func, x, made)
 
 
+def _turned(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
+    """Change the shape of a tensor in place: it becomes the view that another function gives."""
+    view = call_on_grown(getattr(_T, func.__name__[:-1]), (t, *args), kwargs)
+    if not isinstance(view, Grown) or view.storage_ is not t.storage_ or t.settled() is not t:
+        return refuse_call(func, t, args, kwargs)
+    current().heap.check_undoable(t.storage_, "the shape of a tensor made before a branch is changed in place in it")
+    t.become(view)
+    return t
+
+
 def _copied(func: Any, x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """Change all that there is of a tensor to what is in another."""
     check_overlap(x, source)
@@ -249,6 +259,7 @@ HANDLERS: dict[Any, Handler] = {
     torch._C._nn.pad_sequence: pad_sequence,
     **dict.fromkeys([_T.unbind, torch.unbind], unbind),
     **dict.fromkeys([_T.squeeze, torch.squeeze], squeeze),
+    **dict.fromkeys(named("squeeze_ unsqueeze_ transpose_ swapaxes_ swapdims_ t_", _T), _turned),
     _T.item: one_item,
     **dict.fromkeys(named("split split_with_sizes unsafe_split unsafe_split_with_sizes", _T, torch), parts),
     **dict.fromkeys(named("chunk unsafe_chunk", _T, torch), chunk),
