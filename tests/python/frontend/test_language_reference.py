@@ -183,6 +183,18 @@ def plain(x):
         return -x if x.sum() > 0 else x
 net = (lambda one, two: lambda x: (one(x), two(x)))(net, plain)
 """,
+    "an operand of a test is asked once for its truth where another one sets a name": _ASKED
+    + """
+def net(x):
+    log, n = [], 0
+    if Flag(x.sum() < 0, log, "a") and (k := x * 2).sum() > 0: x = x - k
+    while n < 2 and not (Flag(n, log, "b") or (k := x.mean()) > 0.5): x, n = x + k, n + 1
+    y = x * 2 if Flag(True, log, "c") and (k := x.mean()) > 0 else x
+    for i in range(2):
+        if x[0, i] > 0 and (j := i + int(x[0, 1] > 0)) < 2: y = y + j
+    assert Flag(1, log, "d") and (k := 3), k
+    return y, ",".join(log), n
+""",
     "an operand is asked once for its truth": _ASKED
     + """
 def net(x):

@@ -30,7 +30,7 @@ from dycl_tvm.frontend.python.calls.unread import only_writes
 from dycl_tvm.frontend.python.flow.branches import Finally as finally_
 from dycl_tvm.frontend.python.flow.branches import Frame as frame
 from dycl_tvm.frontend.python.flow.branches import If as if_
-from dycl_tvm.frontend.python.flow.branches import bool_op, bool_op_within, ifexp, not_, tested
+from dycl_tvm.frontend.python.flow.branches import bool_op, bool_op_within, decided, ifexp, not_, tested
 from dycl_tvm.frontend.python.flow.choices import by_position, put, switch
 from dycl_tvm.frontend.python.flow.for_loops import For as for_
 from dycl_tvm.frontend.python.flow.iteration import started, unpacked
@@ -76,6 +76,7 @@ __all__ = [
     "code",
     "compare",
     "computed",
+    "decided",
     "delattr",
     "delitem",
     "each_of",
@@ -254,11 +255,8 @@ def match_subject(x: Any, class_depth: int) -> Any:
     if class_depth < 0:
         return x
     if scalars.is_symbolic(x):
-        raise UnsupportedError(
-            "a class pattern matches a number that is known only at run time",
-            current().origin(),
-            "use value patterns, or if/elif with isinstance",
-        )
+        reason = "a class pattern matches a number that is known only at run time"
+        raise UnsupportedError(reason, current().origin(), "use value patterns, or if/elif with isinstance")
     if class_depth > 0:
         for part in _parts_of_subject(x):
             match_subject(part, class_depth - 1)

@@ -459,6 +459,11 @@ def tested(x: Any) -> Any:
     return made
 
 
+def decided(x: Any) -> bool:
+    """Return the truth of an operand that Python asks: each has a path of its own."""
+    return bool(tested(x))
+
+
 def not_(x: Any) -> Any:
     """``not x``."""
     cond = tested(x)

@@ -29,7 +29,7 @@ class ChoiceRewriter(StoreRewriter):
 
     def _bool_op(self, node: ast.BoolOp, condition: bool, operator: str = "bool_op") -> ast.expr:
         if self._needs_its_frame(node.values[1:]):
-            return self.generic_visit(node)  # type: ignore[return-value]
+            return self._decided_in_its_frame(node) if condition else self.generic_visit(node)  # type: ignore[return-value]
         kind = "and" if isinstance(node.op, ast.And) else "or"
         # Python asks for the truth of each operand where that stands, or for all where the expression begins if their values are wanted
         first, *rest = (
@@ -41,6 +41,11 @@ class ChoiceRewriter(StoreRewriter):
             ]
         )
         return operator_call(operator, node, ast.Constant(kind), ast.Constant(condition), first, *map(thunk, rest))
+
+    def _decided_in_its_frame(self, node: ast.BoolOp) -> ast.expr:
+        """Rewrite a condition that stays an ``and`` or ``or`` of Python's: it asks all operands but the last, once as in a test."""
+        *asked, last = [self._condition(v) for v in node.values]
+        return ast.copy_location(ast.BoolOp(node.op, [*[operator_call("decided", v, v) for v in asked], last]), node)
 
     def _condition(self, node: ast.expr) -> ast.expr:
         """Rewrite an expression of which only the truth is wanted."""
