@@ -42,7 +42,7 @@ class Exploration:
         runs = 0
         while decisions.pending:
             runs += 1
-            if runs > self._session.limits.runs:
+            if runs - decisions.tries > self._session.limits.runs:
                 self._explode()
             self._run_once(decisions.pending.pop())
             if self._session.get(LengthsByPath).part_too_often(decisions.forks):

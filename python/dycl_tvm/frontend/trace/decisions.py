@@ -136,6 +136,8 @@ class Decisions:
         #: How often each decision was forked, and why the last time.
         self.forks: dict[Origin | None, int] = {}
         self.causes: dict[Origin | None, ForkRequired] = {}
+        #: How many runs only tried what need not be: they are no paths.
+        self.tries = 0
         #: How often a decision at a place was explored in place first, and forked because its sides had not been joined.
         self._not_joined: dict[Origin | None, int] = {}
         #: How many trips are unrolled of loops of which Python knows how many they make.
@@ -495,6 +497,7 @@ class Decisions:
         builder = self._builder
         self._count(decision.origin)
         self.causes[decision.origin] = fork
+        self.tries += decision.is_loop and bool(fork.alike or fork.meets or decision.is_tried)
         events, own = builder.events[: decision.index], builder.events[decision.index]
         builder.undo_to(decision.index)
         self.pending = [w for w in self.pending if len(w) <= decision.index or w[decision.index] is not own]

@@ -29,6 +29,7 @@ from dycl_tvm.frontend.trace.procedures import Call
 from dycl_tvm.frontend.trace.session import OfOneRun, current
 from dycl_tvm.frontend.trace.values import numbers as scalars
 from dycl_tvm.frontend.trace.values.grown import same_kind
+from dycl_tvm.frontend.trace.values.number_tests import answers_by_bounds
 from dycl_tvm.hcfg.nodes import Block, Raise
 
 #: The hidden variable that counts the calls that are not over.
@@ -60,6 +61,7 @@ class _Activation:
     departures: int
     rounds: int
     touches: int
+    answers: int
 
 
 class _Calls:
@@ -105,7 +107,8 @@ class Recursions(OfOneRun):
             return Procedure(function, made, self).call(args, kwargs)
         active = calls.active
         decisions = session.decisions
-        here = _Activation((args, kwargs), len(decisions.opened), exits().departures, len(decisions.rolling), session.journal.touches)
+        so_far = len(decisions.opened), exits().departures, len(decisions.rolling), session.journal.touches, answers_by_bounds()
+        here = _Activation((args, kwargs), *so_far)
         if active and endless is None:
             self._look(code, active, here)
         elif endless is not None and len(active) > MAX_TRIPS and (endless or sum(decisions.forks.values()) > MAX_TRIPS):
@@ -121,6 +124,7 @@ class Recursions(OfOneRun):
         """Begin anew if the data decide how deep a function calls itself: if nothing that Python knows changes, or it goes on for long."""
         before = active[-1]
         decided = here.opened > before.opened or here.departures != before.departures or here.rounds > before.rounds
+        decided = decided or here.answers > before.answers  # bounds tell how deep it goes at first, and not Python
         if code.co_flags & inspect.CO_GENERATOR or not decided:
             return
         endless = here.touches == before.touches and _alike(capture(before.arguments), capture(here.arguments))
