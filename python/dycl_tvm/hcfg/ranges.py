@@ -86,7 +86,7 @@ class Ranges:
         self._order = reverse_postorder(graph)
         self._tree = dominators(graph)
         self._makers = {s.output: s for b in self._order for s in b.steps if isinstance(s, HostOp)}
-        self._homes = {v: b for b in self._order for v in (*b.params, *(o for s in b.steps for o in s.results()))}
+        self._homes = {v: b for b in self._order for v in (*b.params, *(o for s in b.steps for o in s.results())) if _whole(v)}
         self.sums = sums(self._order)
         self._lockstep = lockstep(graph, self.sums)
         self._incoming = {b: [(s, e) for s, e in into if s in self._tree.depth] for b, into in predecessors(graph).items()}

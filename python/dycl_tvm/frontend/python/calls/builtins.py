@@ -127,36 +127,38 @@ def _extremum(largest: bool) -> Substitute:
             return values[0]  # nothing is compared
         if any(isinstance(v, torch.Tensor) and v.numel() != 1 for v in values):
             raise of_program(RuntimeError("Boolean value of Tensor with more than one value is ambiguous"))
-        if any(isinstance(v, torch.Tensor) for v in values):
-            if current().decisions.chosen_by_tests():
-                return _chosen_by_tests(values, largest)
-            best, decision = values[0], current().decisions.choice()
-            for v in values[1:]:
-                better = v > best if largest else v < best
-                if _differ(v, best):
-                    best = ifexp(better, lambda v=v: v, lambda best=best: best)
-                    continue
-                best = (
-                    torch.where(better, v, best)
-                    if isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor)
-                    else scalars.select(number_in(better), number_in(v, OF_CHOICE), number_in(best, OF_CHOICE))
-                )
-            if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
-                tensors = [v for v in values if isinstance(v, torch.Tensor)]
-                best = fresh_like(join_layouts(tensors, decision), read(best)) if len({v.shape for v in tensors}) == 1 else best
-                join_identities(best, tensors, decision)
-                join_identities(best.storage_, map(storage_of, tensors), decision)
-                for v in tensors:
-                    may_be_one(storage_of(best), storage_of(v), decision)
-            return scalars.mark_mixed(best, _mixed(values, decision))
-        if _mixed(values) is None:
+        if not any(isinstance(v, torch.Tensor) for v in values) and _mixed(values) is None:
             return extremum(values, largest)
         if current().decisions.chosen_by_tests():
             return _chosen_by_tests(values, largest)
         decision = current().decisions.choice()
-        return scalars.mark_mixed(extremum(values, largest), _mixed(values, decision))
+        best = _chosen_in_place(values, largest, decision)
+        return scalars.mark_mixed(best, _mixed(values, decision))
 
     return substitute
+
+
+def _chosen_in_place(values: list[Any], largest: bool, decision: Any) -> Any:
+    """Return the extreme of some values, which may be tensors of one element: what ``decision`` chooses."""
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if not tensors:
+        return extremum(values, largest)
+    best = values[0]
+    for v in values[1:]:
+        better = v > best if largest else v < best
+        if _differ(v, best):
+            best = ifexp(better, lambda v=v: v, lambda best=best: best)
+        elif isinstance(v, torch.Tensor) and isinstance(best, torch.Tensor):
+            best = torch.where(better, v, best)
+        else:
+            best = scalars.select(number_in(better), number_in(v, OF_CHOICE), number_in(best, OF_CHOICE))
+    if isinstance(best, StagedTensor) and not any(best is v for v in values):  # it is one of them in eager, not a new one
+        best = fresh_like(join_layouts(tensors, decision), read(best)) if len({v.shape for v in tensors}) == 1 else best
+        join_identities(best, tensors, decision)
+        join_identities(best.storage_, map(storage_of, tensors), decision)
+        for v in tensors:
+            may_be_one(storage_of(best), storage_of(v), decision)
+    return best
 
 
 def _chosen_by_tests(values: list[Any], largest: bool) -> Any:

@@ -107,8 +107,14 @@ class Recursions(OfOneRun):
             return Procedure(function, made, self).call(args, kwargs)
         active = calls.active
         decisions = session.decisions
-        so_far = len(decisions.opened), exits().departures, len(decisions.rolling), session.journal.touches, answers_by_bounds()
-        here = _Activation((args, kwargs), *so_far)
+        here = _Activation(
+            (args, kwargs),
+            opened=len(decisions.opened),
+            departures=exits().departures,
+            rounds=len(decisions.rolling),
+            touches=session.journal.touches,
+            answers=answers_by_bounds(),
+        )
         if active and endless is None:
             self._look(code, active, here)
         elif endless is not None and len(active) > MAX_TRIPS and (endless or sum(decisions.forks.values()) > MAX_TRIPS):
@@ -123,8 +129,12 @@ class Recursions(OfOneRun):
     def _look(self, code: types.CodeType, active: list[_Activation], here: _Activation) -> None:
         """Begin anew if the data decide how deep a function calls itself: if nothing that Python knows changes, or it goes on for long."""
         before = active[-1]
-        decided = here.opened > before.opened or here.departures != before.departures or here.rounds > before.rounds
-        decided = decided or here.answers > before.answers  # bounds tell how deep it goes at first, and not Python
+        decided = (
+            here.opened > before.opened
+            or here.departures != before.departures
+            or here.rounds > before.rounds
+            or here.answers > before.answers  # bounds tell how deep it goes at first, and not Python
+        )
         if code.co_flags & inspect.CO_GENERATOR or not decided:
             return
         endless = here.touches == before.touches and _alike(capture(before.arguments), capture(here.arguments))

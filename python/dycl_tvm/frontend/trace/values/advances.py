@@ -57,29 +57,21 @@ def advance_of(x: Any) -> Advance | None:
     return x.node.advance or Advance(root, more, more)
 
 
-def note_step(made: Any, op: str, a: Any, b: Any) -> None:
-    """Note how far a sum or a difference of two ints is from one of them."""
+def note_step(made: Any, op: str, a: Any, b: Any, of_a: Bounds | None, of_b: Bounds | None) -> None:
+    """Note how far a sum or a difference of two ints, of which these bounds are known, is from one of them."""
     sign = {"add": 1, "sub": -1}.get(op)
     if sign is None:
         return
-    of, by = (b, a) if op == "add" and (type(a) is int or (_is_step(a) and not _is_step(b))) else (a, b)
-    if not isinstance(of, torch.SymInt) or not _is_step(by):
+    is_turned = op == "add" and (type(a) is int or (of_a is not None and of_b is None))
+    of, by, step = (b, a, of_a) if is_turned else (a, b, of_b)
+    if not isinstance(of, torch.SymInt) or step is None:
         return
     if type(by) is int:
         root, more = of.node.base
         made.node.base = (root, more + sign * by)
-    least, most = sorted(sign * n for n in _bounds_of_step(by))
+    least, most = sorted(sign * n for n in step)
     found = of.node.advance if type(by) is int else advance_of(of)
     made.node.advance = found and found.plus(least, most)
-
-
-def _is_step(x: Any) -> bool:
-    """Whether bounds of an int, or of a bool that is added as one, are known."""
-    return type(x) is int or isinstance(x, torch.SymBool) or (isinstance(x, torch.SymInt) and x.node.bounds is not None)
-
-
-def _bounds_of_step(x: Any) -> Bounds:
-    return (x, x) if type(x) is int else (0, 1) if isinstance(x, torch.SymBool) else x.node.bounds
 
 
 def one_advance(numbers: Sequence[Any]) -> Advance | None:

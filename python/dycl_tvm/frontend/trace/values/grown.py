@@ -166,7 +166,10 @@ class Grown(StagedTensor):
         return before, order
 
     def become(self, view: Grown) -> None:
-        """Let the tensor be the view that another object is, as ``squeeze_`` does."""
+        """Let the tensor be the view that another object is, as ``squeeze_`` does.
+
+        The sizes that PyTorch itself has of the object stay as they are: it asks staging for them.
+        """
         self.chain, self._cached, self.buffer, self.lengths = view.chain, view._cached, view.buffer, view.lengths
         self.order, self.orders, self.gaps, self.exact, self.below = view.order, view.orders, view.gaps, view.exact, view.below
 

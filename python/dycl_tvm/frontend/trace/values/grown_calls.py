@@ -95,6 +95,7 @@ from dycl_tvm.frontend.trace.values.grown_shapes import (
 from dycl_tvm.frontend.trace.values.grown_splits import chunk, parts
 from dycl_tvm.frontend.trace.values.overlaps import check_overlap
 from dycl_tvm.frontend.trace.values.picked import masked_scatter, masked_select, nonzero
+from dycl_tvm.frontend.trace.values.storage import check_shape_undoable
 from dycl_tvm.frontend.trace.values.vision import OPERATORS, substitute_of
 
 _T = torch.Tensor
@@ -161,7 +162,7 @@ def _turned(func: Any, t: Grown, *args: Any, **kwargs: Any) -> Any:
     view = call_on_grown(getattr(_T, func.__name__[:-1]), (t, *args), kwargs)
     if not isinstance(view, Grown) or view.storage_ is not t.storage_ or t.settled() is not t:
         return refuse_call(func, t, args, kwargs)
-    current().heap.check_undoable(t.storage_, "the shape of a tensor made before a branch is changed in place in it")
+    check_shape_undoable(t.storage_)
     t.become(view)
     return t
 

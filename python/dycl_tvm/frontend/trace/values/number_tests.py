@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dycl_tvm.frontend.trace.session import current
+from dycl_tvm.frontend.trace.values.intervals import Bounds
 from dycl_tvm.frontend.trace.values.lengths import COMPARE, NEGATED, Affine, Test
 
-Bounds = tuple[int, int]
 _INT64: Bounds = (-(2**63), 2**63 - 1)
 
 

@@ -294,12 +294,13 @@ def _binary(op: str, swapped: bool) -> Any:
             result.node.counted, result.node.test = loop, test_of(op, self.node, bounds_of(other), lengths)
         if is_symbolic(result) and result.node.kind == "int":
             first, second = (other, self) if swapped else (self, other)
-            result.node.bounds = bounds_after(op, bounds_of(first), bounds_of(second), second)
+            bounds = bounds_of(first), bounds_of(second)
+            result.node.bounds = bounds_after(op, *bounds, second)
             if op == "mul" and affine is None and (type(other) is int or is_symbolic(other)):
                 note_product(result, self, other)
             if op == "floordiv" and is_symbolic(other):
                 note_quotient(result, first, second)
-            note_step(result, op, first, second)
+            note_step(result, op, first, second, *bounds)
             if affine is None and (plain := note_sum(result, op, first, second)) is not None:
                 return plain
         if affine is not None:

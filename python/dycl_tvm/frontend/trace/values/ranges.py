@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-Bounds = tuple[int, int]
+from dycl_tvm.frontend.trace.values.intervals import Bounds
+
 #: Operators of which a result has bounds, and which of their results are positions along a dimension, if one is.
 RANGED: dict[str, int | None] = {
     "argmax": 0,

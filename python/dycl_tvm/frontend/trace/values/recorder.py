@@ -44,7 +44,7 @@ from dycl_tvm.frontend.trace.values.random import draw, draws_nothing, is_random
 from dycl_tvm.frontend.trace.values.ranges import RANGED, ranges_of
 from dycl_tvm.frontend.trace.values.real_memory import memory_key
 from dycl_tvm.frontend.trace.values.result_types import DECIDES, FACTORS, RESULTS, result_of, scalar_dtype, type_of_product
-from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, may_be_one, tensor_type
+from dycl_tvm.frontend.trace.values.storage import DTYPE_NAMES, check_shape_undoable, may_be_one, tensor_type
 from dycl_tvm.frontend.trace.values.strided import as_strided
 from dycl_tvm.frontend.trace.values.tensors import (
     StagedTensor,
@@ -429,7 +429,7 @@ def _change_metadata(func: Any, target: StagedTensor, args: tuple[Any, ...], kwa
     view = dispatch(twin, (target, *args), kwargs)
     if target.layouts is not None:
         target.layouts.settle()
-    current().heap.check_undoable(target.storage_, "the shape of a tensor made before a branch is changed in place in it")
+    check_shape_undoable(target.storage_)
     with torch._C._DisableTorchDispatch():
         func(target, *args, **kwargs)
     target.chain, target._cached = view.chain, view._cached

@@ -36,6 +36,11 @@ _CHANGED_COPY = (
 )
 
 
+def check_shape_undoable(storage: Storage) -> None:
+    """Fork if the shape of a tensor in a memory is to be changed in place that was not made on the path at hand."""
+    current().heap.check_undoable(storage, "the shape of a tensor made before a branch is changed in place in it")
+
+
 class Stale(Value):
     """Contents of a storage that may have been changed through another storage: in eager they may, or may not, be one."""
 
